@@ -21,11 +21,11 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.stack import Stack
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
-from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.scheduler.step_runner import StepDone
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets, RocksDbOffsets
 from oncehouse.etl.state.position import Position
-from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 
 TOPICS = 1000
@@ -105,14 +105,14 @@ def measure_overhead(client: CountingClient, store: OffsetStore, database: str, 
     )
     whole: list[float] = []
     alone: list[float] = []
-    with Scheduler(client, store, (topic,), folder=Path(), worker=Worker(hostid="bench")) as scheduler:
+    with Scheduler(client, store, (topic,), folder=Path(), worker=TopicWorker(hostid="bench")) as scheduler:
         transitions.seek(store, "bench", Position(time_ms=1, id=0))
         for _ in range(steps):
             (step,) = scheduler.plan()
             started = time.perf_counter()
             outcomes = scheduler.run_round().outcomes
             whole.append(time.perf_counter() - started)
-            if not all(isinstance(outcome, Done) for outcome in outcomes):
+            if not all(isinstance(outcome, StepDone) for outcome in outcomes):
                 raise SystemExit(f"a step failed: {outcomes}")
             insert = next(one for one in step.operations if hasattr(one, "token"))
             settings = {**insert.settings, "insert_deduplication_token": f"{insert.token}-alone"}

@@ -26,7 +26,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from oncehouse.cli.app import app  # noqa: F401 - importing it declares all answers
-from oncehouse.common.json_documents import ANSWERS, Answer, is_inlined
+from oncehouse.common.json_documents import ANSWERS, Answer, is_inlined, output_name
 
 FILE = Path(__file__).parents[1] / "docs" / "reference" / "cli.schema.json"
 TEXTS = (str, bytes, UUID, PurePath, date, datetime, timedelta)
@@ -79,7 +79,9 @@ class Writer:
         hints, explained = resolve(record), explain_fields(record)
         for field in dataclasses.fields(record):
             if not is_inlined(field):
-                properties[field.name] = self.describe(hints[field.name]) | explained.get(field.name, {})
+                properties[output_name(field)] = self.describe(hints[field.name]) | explained.get(
+                    field.name, {}
+                )
                 continue
             inner, may_lack = self._inline(hints[field.name])
             properties |= inner

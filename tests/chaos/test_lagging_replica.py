@@ -28,7 +28,7 @@ from oncehouse.etl.scheduler.scheduler import Scheduler
 from oncehouse.etl.state.coverage import count_late
 from oncehouse.etl.state.declarations import declare
 from oncehouse.etl.state.position import MAX_ID, Position
-from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.steps import source_rows
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import RequestKind, Stage
@@ -296,7 +296,7 @@ def test_ranges_are_built_and_counted_behind_a_balancer_that_takes_turns(replica
         wait_until(lambda: is_built(189), "all ranges", seconds=90)
         shop.add(190, 1)
         wait_until(lambda: is_built(190), "one range more", seconds=90)
-        assert count_late(shop.offset().book.segments) == 0, "rows that one server lacked are not late"
+        assert count_late(shop.offset().topic_state.segments) == 0, "rows that one server lacked are not late"
         replicas.release()
         replicas.route(0)
         shop.check_exact()
@@ -333,7 +333,7 @@ def build_past_a_declared_source(replicas: ReplicaStandIn, database: str, folder
         other = Topic(topic="Other", dst=f"{database}.other")
         replicas.route(1)
         with released_at_sync(replicas):
-            worker = Worker(hostid="here", lease_seconds=0)
+            worker = TopicWorker(hostid="here", lease_seconds=0)
             with Scheduler(
                 shop.client, shop.store, (other, between, fact), folder=folder, worker=worker
             ) as scheduler:

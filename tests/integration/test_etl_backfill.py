@@ -11,12 +11,12 @@ from etl_shop import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.clickhouse.client import Client
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.lineage.topic import Check, Expectation, Template
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Template
 from oncehouse.etl.state import backfill_transitions, topic_lease, transitions
-from oncehouse.etl.state.decision import Due
-from oncehouse.etl.state.next_backfill import Side, open_gaps
+from oncehouse.etl.state.decision import DueStep
+from oncehouse.etl.state.next_backfill import DueJob, find_open_gaps
 from oncehouse.etl.state.position import START, Position, before
-from oncehouse.etl.state.topic_state import Lane
+from oncehouse.etl.state.topic_state import JobKind
 
 MIDDLE = before(BASE_MS + 100)
 
@@ -57,13 +57,13 @@ def order(shop: Shop, **named: object) -> None:
 def test_a_back_fill_fills_the_gap_and_forward_runs_go_first(shop):
     order(shop)
     with shop.scheduler() as scheduler:
-        assert isinstance(scheduler.decide()[0], Due)
+        assert isinstance(scheduler.decide()[0], DueStep)
         rounds = scheduler.run_until_idle()
-    done = [(one.lane, one.rows) for each in rounds for one in each.outcomes]
+    done = [(one.job_kind, one.rows) for each in rounds for one in each.outcomes]
     assert done == [("", 40), ("", 10), ("backfill", 40), ("backfill", 40), ("backfill", 20)]
     shop.check_exact()
     row = shop.offset()
-    assert (open_gaps(row), row.book.jobs) == ((), ())
+    assert (find_open_gaps(row), row.topic_state.jobs) == ((), ())
     assert row.last == Position(time_ms=BASE_MS + 149, id=149)
 
 
@@ -72,7 +72,7 @@ def test_new_rows_are_taken_before_the_rest_of_a_back_fill(shop):
     with shop.scheduler() as scheduler:
         lanes_of = []
         for turn in range(6):
-            lanes_of += [one.lane for one in scheduler.run_round().outcomes]
+            lanes_of += [one.job_kind for one in scheduler.run_round().outcomes]
             if turn == 2:
                 shop.add(150, 10)
         scheduler.run_until_idle()
@@ -83,10 +83,10 @@ def test_new_rows_are_taken_before_the_rest_of_a_back_fill(shop):
 def test_a_back_fill_keeps_its_own_pace(shop):
     order(shop, every_seconds=3600)
     done = shop.catch_up()
-    assert [one.lane for one in done] == ["", "", "backfill"]
-    job = shop.offset().book.job(Lane.BACKFILL)
+    assert [one.job_kind for one in done] == ["", "", "backfill"]
+    job = shop.offset().topic_state.job(JobKind.BACKFILL)
     assert (job.rows, job.failed) == (40, 0)
-    assert [(after.id, upto) for after, upto in open_gaps(shop.offset())] == [(39, MIDDLE)]
+    assert [(after.id, upto) for after, upto in find_open_gaps(shop.offset())] == [(39, MIDDLE)]
 
 
 def test_a_range_that_is_covered_or_not_yet_reached_is_refused(shop):
@@ -111,11 +111,11 @@ def test_a_range_that_is_covered_or_not_yet_reached_is_refused(shop):
 
 
 def test_a_back_fill_whose_rows_are_not_as_expected_builds_nothing_and_forward_runs_go_on(shop):
-    expected = (Expectation(check=Check.VALUE, columns=("v",), at_least=1000),)
+    expected = (Expectation(check=ExpectationKind.VALUE, columns=("v",), at_least=1000),)
     topic = replace(shop.topic, expect=expected)
     order(shop)
     shop.catch_up(topic)
-    job = shop.offset().book.job(Lane.BACKFILL)
+    job = shop.offset().topic_state.job(JobKind.BACKFILL)
     assert (job.failed, job.opened is None, shop.offset().state) == (1, False, topic_lease.DONE)
     shop.add(150, 10)
     shop.catch_up(topic)
@@ -126,7 +126,7 @@ def test_a_cancelled_back_fill_leaves_its_gap(shop):
     order(shop)
     backfill_transitions.cancel_backfill(shop.store, "Fact")
     shop.catch_up()
-    assert open_gaps(shop.offset()) == ((START, MIDDLE),)
+    assert find_open_gaps(shop.offset()) == ((START, MIDDLE),)
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
 
 
@@ -147,10 +147,10 @@ def test_a_piece_without_rows_counts_as_covered_and_late_ones_in_it_are_seen(sho
     shop.add(100, 50)
     order(shop)
     shop.catch_up()
-    assert open_gaps(shop.offset()) == ()
+    assert find_open_gaps(shop.offset()) == ()
     shop.add(7, 1)
     shop.catch_up()
-    assert [one.late for one in shop.offset().book.segments] == [1, 0, 0]
+    assert [one.late for one in shop.offset().topic_state.segments] == [1, 0, 0]
 
 
 POINTS = ("etl-before-next", "etl-after-next", "etl-after-insert", "etl-after-last")
@@ -164,7 +164,7 @@ def die_in_backfill(shop: Shop, monkeypatch, point: str) -> None:
             raise DiedError
 
     with shop.scheduler(hostid="dies") as scheduler:
-        while not isinstance(scheduler.decide()[0], Side):
+        while not isinstance(scheduler.decide()[0], DueJob):
             scheduler.run_round()
         (step,) = scheduler.plan()
         with monkeypatch.context() as patch:
@@ -179,11 +179,11 @@ def test_a_back_fill_is_exact_after_a_kill(shop, monkeypatch, point):
     shop.add(150, 10)
     shop.catch_up(hostid="next")
     shop.check_exact()
-    assert open_gaps(shop.offset()) == ()
+    assert find_open_gaps(shop.offset()) == ()
 
 
 def test_a_back_fill_that_is_cut_anew_after_a_kill_would_be_caught(shop, monkeypatch):
-    """The seeded defect: the lane's open range is forgotten, and its rows go in under other tokens."""
+    """The seeded defect: the job's open range is forgotten, and its rows go in under other tokens."""
     die_in_backfill(shop, monkeypatch, "etl-after-insert")
     shop.store.change("Fact", lambda row, _now: forget(row))
     shop.catch_up(replace(shop.topic, maxstep_rows=33), hostid="next")
@@ -192,8 +192,8 @@ def test_a_back_fill_that_is_cut_anew_after_a_kill_would_be_caught(shop, monkeyp
 
 
 def forget(row):
-    jobs = tuple((lane, replace(job, opened=None)) for lane, job in row.book.jobs)
-    return replace(transitions.give_back(row), hostid="", book=replace(row.book, jobs=jobs))
+    jobs = tuple((job_kind, replace(job, opened=None)) for job_kind, job in row.topic_state.jobs)
+    return replace(transitions.return_row(row), hostid="", topic_state=replace(row.topic_state, jobs=jobs))
 
 
 def test_a_back_fill_that_failed_after_its_insert_is_not_built_twice(shop, monkeypatch):
@@ -211,11 +211,11 @@ def test_a_back_fill_that_failed_after_its_insert_is_not_built_twice(shop, monke
     with monkeypatch.context() as patch:
         patch.setattr(Client, "command", lose_the_answer)
         shop.catch_up()
-    job = shop.offset().book.job(Lane.BACKFILL)
-    assert (job.why, shop.offset().lane) == ("no answer", "")
+    job = shop.offset().topic_state.job(JobKind.BACKFILL)
+    assert (job.why, shop.offset().job_kind) == ("no answer", "")
     shop.add(150, 10)
     shop.catch_up()
-    assert shop.offset().book.job(Lane.BACKFILL).opened.steps_since == 1
+    assert shop.offset().topic_state.job(JobKind.BACKFILL).opened.steps_since == 1
     shop.run("ALTER TABLE {db}.fact MODIFY SETTING non_replicated_deduplication_window = 100")
     monkeypatch.setattr("oncehouse.etl.state.next_backfill.retry_seconds", lambda _failed: 0)
     shop.catch_up()

@@ -20,9 +20,9 @@ from oncehouse.etl.lineage.expectation_file import ExpectationSection, make_expe
 from oncehouse.etl.lineage.topic import Expectation, Template, Topic
 from oncehouse.etl.preflight.lineage_check import inspect_lineage
 from oncehouse.etl.quality.check_log import check_log_ddl, read_checks, read_latest_checks
-from oncehouse.etl.quality.expectations import Outcome, judge, measure_sql
-from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
-from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.quality.expectations import ExpectationOutcome, evaluate, measure_sql
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
+from oncehouse.etl.scheduler.step_runner import StepDone
 from oncehouse.etl.state import backfill_transitions as lanes
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state import transitions as offsets
@@ -55,10 +55,10 @@ class Place:
     def scheduler(self, topic: Topic) -> Scheduler:
         return Scheduler(self.client, self.store, (topic,), folder=self.folder, database=self.database)
 
-    def run(self, topic: Topic) -> list[Done | Failed]:
+    def run(self, topic: Topic) -> list[StepDone | StepFailed]:
         with self.scheduler(topic) as scheduler:
             rounds = scheduler.run_until_idle(most_rounds=20)
-        return [one for done in rounds for one in done.outcomes if isinstance(one, Done | Failed)]
+        return [one for done in rounds for one in done.outcomes if isinstance(one, StepDone | StepFailed)]
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         return self.client.query(text.replace("{db}", self.database))
@@ -80,7 +80,7 @@ class Place:
         ((rows, ids),) = self.sql("SELECT count(), uniqExact(id) FROM {db}.fact")
         return rows, ids
 
-    def outcomes(self, *, only_broken: bool = False) -> list[Outcome]:
+    def outcomes(self, *, only_broken: bool = False) -> list[ExpectationOutcome]:
         rows = read_checks(self.client, self.database, topic="Fact", limit=9, only_broken=only_broken)
         return [row.outcome for row in rows]
 
@@ -138,7 +138,7 @@ def test_rows_that_are_not_what_was_expected_are_never_seen(place, reads_offsets
         row.outcome
         for row in read_checks(place.client, place.database, topic="Fact", limit=9, only_broken=False)
     ]
-    assert outcomes == [Outcome.HELD, Outcome.STOPPED, Outcome.HELD]
+    assert outcomes == [ExpectationOutcome.HELD, ExpectationOutcome.STOPPED, ExpectationOutcome.HELD]
 
 
 def test_a_check_that_comes_after_the_insert_would_be_caught(place, monkeypatch):
@@ -159,7 +159,7 @@ def test_a_check_that_comes_after_the_insert_would_be_caught(place, monkeypatch)
 
     monkeypatch.setitem(globals(), "Scheduler", late)
     place.add(1, 10, country="NULL")
-    assert isinstance(place.run(place.topic(expect=(NO_NULLS,)))[0], Failed)
+    assert isinstance(place.run(place.topic(expect=(NO_NULLS,)))[0], StepFailed)
     assert place.facts() == (10, 10)
 
 
@@ -172,13 +172,13 @@ def test_a_warning_lets_the_rows_in_and_is_told(place):
     assert place.facts() == (4, 4)
     latest = read_latest_checks(place.client, place.database)["Fact"]
     assert [(row.outcome, row.figure) for row in latest] == [
-        (Outcome.WARNED, "4 of 4 rows (100%)"),
-        (Outcome.HELD, "4 rows of 4 (1)"),
+        (ExpectationOutcome.WARNED, "4 of 4 rows (100%)"),
+        (ExpectationOutcome.HELD, "4 rows of 4 (1)"),
     ]
     assert [
         row.outcome
         for row in read_checks(place.client, place.database, topic=None, limit=9, only_broken=True)
-    ] == [Outcome.WARNED]
+    ] == [ExpectationOutcome.WARNED]
 
 
 def test_a_range_whose_insert_may_have_begun_is_not_judged_again(place):
@@ -189,7 +189,7 @@ def test_a_range_whose_insert_may_have_begun_is_not_judged_again(place):
         transitions.begin(place.store, scheduler.worker, step.seen, next_=step.span.next)
     transitions.unlock(place.store, "Fact")  # as after a crash
     stricter = replace(topic, expect=(expect(check="rows", at_least=6),))
-    assert isinstance(place.run(stricter)[0], Done)
+    assert isinstance(place.run(stricter)[0], StepDone)
     assert place.facts() == (5, 5)
 
 
@@ -207,13 +207,13 @@ def test_a_rebuilt_table_that_is_not_what_was_expected_is_not_put_in_place(place
     keys = {"template": template, "transform": "all.sql", "range_column": "pos", "gate_share": 0.0}
     topic = place.topic(**keys, expect=(expect(check="unique", column=["id"]), NO_NULLS))
     place.add(1, 5)
-    assert isinstance(place.run(topic)[0], Done)
+    assert isinstance(place.run(topic)[0], StepDone)
     place.add(6, 5, country="NULL")
     (failed,) = place.run(topic)
     assert f"5 of 10 rows (50%). What was built stands in {place.database}.fact_aside_" in failed.why
     assert place.facts() == (5, 5)
     place.forgive()
-    assert isinstance(place.run(replace(topic, expect=(replace(NO_NULLS, otherwise="warn"),)))[0], Done)
+    assert isinstance(place.run(replace(topic, expect=(replace(NO_NULLS, otherwise="warn"),)))[0], StepDone)
     assert place.facts() == (10, 10)
 
 
@@ -247,7 +247,7 @@ def test_the_gate_on_row_counts_is_the_topics_own(place, template, gate, kept):
     place.add(1, 10)
     keys = {"template": template, "transform": "some.sql", "range_column": "pos"}
     (outcome,) = place.run(place.topic(**keys, gate_share=gate))
-    assert isinstance(outcome, Failed if kept == 10 else Done)
+    assert isinstance(outcome, StepFailed if kept == 10 else StepDone)
     assert place.facts()[0] == kept
 
 
@@ -276,7 +276,7 @@ def test_values_of_every_type_are_compared_exactly(place, column, least, most, o
     expectation = expect(check="value", column=column, at_least=least, at_most=most)
     types = {row[0]: row[1] for row in place.client.query(f"DESCRIBE TABLE ({VALUES})")}
     sql, bound = measure_sql((expectation,), types, rows_from=f"({VALUES})", source_rows="0")
-    (verdict,) = judge((expectation,), place.client.query(sql, bound)[0])
+    (verdict,) = evaluate((expectation,), place.client.query(sql, bound)[0])
     assert verdict.figure.startswith(f"{outside} of 5 rows outside")
 
 
@@ -285,7 +285,7 @@ def test_uniqueness_counts_nulls_and_columns_together(place):
     for columns, repeated in ((["a"], 2), (["b"], 2), (["a", "b"], 0)):
         expectation = expect(check="unique", column=columns)
         sql, bound = measure_sql((expectation,), {}, rows_from=rows, source_rows="0")
-        (verdict,) = judge((expectation,), place.client.query(sql, bound)[0])
+        (verdict,) = evaluate((expectation,), place.client.query(sql, bound)[0])
         assert verdict.figure == f"{repeated} of 4 rows repeat others"
 
 
@@ -347,7 +347,7 @@ def test_what_stands_before_the_rows_runs_again_for_a_range_that_was_halved(plac
     with place.scheduler(place.topic(transform=None, template_file="own.sql.j2")) as scheduler:
         scheduler._runner._sizing.block_rows = 15
         rounds = scheduler.run_until_idle()
-    steps = [one.rows for done in rounds for one in done.outcomes if isinstance(one, Done)]
+    steps = [one.rows for done in rounds for one in done.outcomes if isinstance(one, StepDone)]
     assert (max(steps), sum(steps)) == (15, 40)
     assert place.facts() == (40, 40)
 
@@ -399,7 +399,7 @@ def test_a_template_may_follow_a_reload_and_read_from_the_topics_transform(place
         template_file="latest.sql.j2",
         parameters=(("key", "country"),),
     )
-    assert isinstance(place.run(topic)[0], Done)
+    assert isinstance(place.run(topic)[0], StepDone)
     assert place.sql("SELECT id FROM {db}.fact ORDER BY id") == [(5,), (6,)]
 
 

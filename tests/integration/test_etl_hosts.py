@@ -17,13 +17,13 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.scheduler import step_runner
-from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
-from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
+from oncehouse.etl.scheduler.step_runner import StepDone
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
 from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.sql_store import CatalogOffsets
-from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps import stale_queries
 from oncehouse.etl.steps.operations import Insert, Operation
@@ -69,7 +69,7 @@ def race(hosts: list[Shop], end: Position) -> list[object]:
     outcomes: list[object] = []
 
     def work(shop: Shop, hostid: str) -> None:
-        worker = Worker(hostid=hostid)
+        worker = TopicWorker(hostid=hostid)
         with Scheduler(shop.client, shop.store, (shop.topic,), folder=Path(), worker=worker) as scheduler:
             for _ in range(500):
                 outcomes.extend(scheduler.run_round().outcomes)
@@ -88,8 +88,8 @@ def race(hosts: list[Shop], end: Position) -> list[object]:
 def test_two_hosts_that_race_share_the_work_and_never_double_it(two_hosts):
     two_hosts[0].add(0, 400)
     outcomes = race(two_hosts, Position(time_ms=BASE_MS + 399, id=399))
-    assert not [one for one in outcomes if isinstance(one, Failed)]
-    assert sum(one.rows for one in outcomes if isinstance(one, Done)) == 400
+    assert not [one for one in outcomes if isinstance(one, StepFailed)]
+    assert sum(one.rows for one in outcomes if isinstance(one, StepDone)) == 400
     two_hosts[0].check_exact()
 
 
@@ -218,7 +218,7 @@ def test_a_host_whose_clock_differs_neither_takes_over_nor_loses_its_place(shop,
             right._runner._work.carry_out(step.operations[-2], step)
             right._runner._write_last(step.operations[-1], None, threading.Lock())
             rounds = wrong.run_until_idle()
-    assert sum(one.rows for each in rounds for one in each.outcomes if isinstance(one, Done)) == 60
+    assert sum(one.rows for each in rounds for one in each.outcomes if isinstance(one, StepDone)) == 60
     assert shop.offset().last == Position(time_ms=BASE_MS + 99, id=99)
     shop.check_exact()
 
@@ -258,7 +258,7 @@ def insert_before_next(patch: pytest.MonkeyPatch) -> None:
         failpoints.reach("etl-before-next")
         return self._write_next(step, operation, lock)
 
-    patch.setattr(step_runner.Runner, "_begin", begin)
+    patch.setattr(step_runner.StepRunner, "_begin", begin)
     patch.setattr(transitions, "beat", lambda *_arguments: None)  # nor does it look whose topic it is
 
 

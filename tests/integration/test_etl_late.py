@@ -13,12 +13,12 @@ import pytest
 from etl_shop import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.topic import Check, Expectation, Late, Template, Topic
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, LatePolicy, Template, Topic
 from oncehouse.etl.scheduler.late_rows import read_insertions
-from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.coverage import count_late
-from oncehouse.etl.state.decision import Waiting
+from oncehouse.etl.state.decision import WaitingTopic
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +33,11 @@ def shop(request, clickhouse, database, tmp_path) -> Iterator[Shop]:
 
 
 def late_rows(shop: Shop) -> int:
-    return count_late(shop.offset().book.segments)
+    return count_late(shop.offset().topic_state.segments)
 
 
 def repairing(shop: Shop) -> Topic:
-    return replace(shop.topic, late=Late.REPAIR)
+    return replace(shop.topic, late=LatePolicy.REPAIR)
 
 
 def test_late_rows_are_counted_also_those_of_a_time_that_has_rows(shop):
@@ -72,7 +72,7 @@ def test_a_source_without_new_inserts_is_not_counted_again(shop, monkeypatch):
     with shop.scheduler() as scheduler:
         scheduler.run_until_idle()
         monkeypatch.setattr(
-            "oncehouse.etl.scheduler.late_rows.count_segments", lambda _client, asked: [0 for _ in asked]
+            "oncehouse.etl.scheduler.late_rows.count_covered", lambda _client, asked: [0 for _ in asked]
         )
         assert not scheduler.look_for_late_rows(at_once=True)
         before = read_insertions(shop.client, [source])
@@ -99,7 +99,7 @@ def test_rows_further_back_than_asked_for_are_not_looked_at(shop):
 
 
 def test_a_topic_that_shall_stop_stops_until_somebody_lets_the_rows_pass(shop):
-    topic = replace(shop.topic, late=Late.STOP)
+    topic = replace(shop.topic, late=LatePolicy.STOP)
     shop.add(100, 50)
     shop.catch_up(topic)
     shop.add(1, 1, at_ms=120)
@@ -108,7 +108,7 @@ def test_a_topic_that_shall_stop_stops_until_somebody_lets_the_rows_pass(shop):
     shop.catch_up(topic)
     with shop.scheduler(topic) as scheduler:
         (decision,) = scheduler.decide()
-    assert isinstance(decision, Waiting)
+    assert isinstance(decision, WaitingTopic)
     assert decision.reason.startswith("1 rows came late")
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
     transitions.resume(shop.store, "Fact")
@@ -126,8 +126,8 @@ def test_a_repair_builds_the_late_rows_once_and_no_others(shop):
         shop.add(10 + turn, 1, at_ms=3)
         done = shop.catch_up(repairing(shop))
         shop.check_exact()
-        assert [one.lane for one in done] == ["repair"] * len(done)
-        assert (late_rows(shop), shop.offset().book.repaired) == (0, 2 + 2 * turn)
+        assert [one.job_kind for one in done] == ["repair"] * len(done)
+        assert (late_rows(shop), shop.offset().topic_state.repaired) == (0, 2 + 2 * turn)
     assert shop.offset().last.time_ms == BASE_MS + 189
     left = shop.sql("SELECT count() FROM system.tables WHERE database = '{db}' AND name LIKE '%late%'")
     assert left == [(0,)]
@@ -190,14 +190,14 @@ def test_a_repair_that_is_put_off_leaves_the_forward_runs_alone_and_ends_later(s
     shop.catch_up()
     shop.add(1, 2, at_ms=120)
     with monkeypatch.context() as patch, shop.scheduler(repairing(shop)) as scheduler:
-        patch.setattr("oncehouse.etl.scheduler.step_runner.freeze", refuse)
+        patch.setattr("oncehouse.etl.scheduler.step_runner.record_late_rows", refuse)
         rounds = scheduler.run_until_idle()
-        failed = [one for each in rounds for one in each.outcomes if isinstance(one, Failed)]
+        failed = [one for each in rounds for one in each.outcomes if isinstance(one, StepFailed)]
         assert len(failed) == 1
         shop.add(300, 10)
         scheduler.run_until_idle()
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
-    (_, job), *_ = shop.offset().book.jobs
+    (_, job), *_ = shop.offset().topic_state.jobs
     assert (job.failed, job.why, shop.offset().state) == (1, "no", topic_lease.DONE)
     assert job.opened is not None
     monkeypatch.setattr("oncehouse.etl.state.next_backfill.retry_seconds", lambda _failed: 0)
@@ -207,8 +207,8 @@ def test_a_repair_that_is_put_off_leaves_the_forward_runs_alone_and_ends_later(s
 
 def test_what_is_expected_of_rows_holds_for_late_ones_and_says_nothing_of_their_number(shop):
     expected = (
-        Expectation(check=Check.VALUE, columns=("v",), at_most=5000),
-        Expectation(check=Check.ROWS, at_least=50),
+        Expectation(check=ExpectationKind.VALUE, columns=("v",), at_most=5000),
+        Expectation(check=ExpectationKind.ROWS, at_least=50),
     )
     topic = replace(repairing(shop), expect=expected)
     shop.add(100, 40)
@@ -218,7 +218,7 @@ def test_what_is_expected_of_rows_holds_for_late_ones_and_says_nothing_of_their_
     shop.check_exact()
     shop.add(900, 1, at_ms=121)  # its v is 9000
     shop.catch_up(topic)
-    (_, job), *_ = shop.offset().book.jobs
+    (_, job), *_ = shop.offset().topic_state.jobs
     assert "v" in job.why
     assert "9000" in job.why
     assert shop.sql("SELECT count() FROM {db}.fact") == [(84,)]
@@ -242,7 +242,7 @@ def test_a_table_that_cannot_tell_its_rows_is_not_repaired(shop):
     shop.catch_up()
     shop.add(1, 1, at_ms=120)
     shop.catch_up(repairing(shop))
-    (_, job), *_ = shop.offset().book.jobs
+    (_, job), *_ = shop.offset().topic_state.jobs
     assert "columns pos and id" in job.why
 
 
@@ -262,7 +262,7 @@ def test_what_is_rebuilt_is_rebuilt_from_its_late_rows_on(shop, template):
         dst=f"{shop.database}.days",
         template=template,
         range_column="day" if template is Template.RANGE else None,
-        late=Late.REPAIR,
+        late=LatePolicy.REPAIR,
         late_within_seconds=30 * 86400,
     )
     hour_ms = 3_600_000
@@ -271,7 +271,7 @@ def test_what_is_rebuilt_is_rebuilt_from_its_late_rows_on(shop, template):
         shop.catch_up(topic)
     shop.add(1000, 5, at_ms=2 * hour_ms)
     done = shop.catch_up(topic)
-    assert [one.lane for one in done] == ["repair"]
+    assert [one.job_kind for one in done] == ["repair"]
     assert shop.sql("SELECT n FROM {db}.days ORDER BY day") == [(15,), (10,), (10,)]
     assert late_rows(shop) == 0
 

@@ -12,7 +12,7 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.graph import compare_lineage
 from oncehouse.etl.lineage.table import as_stored, read_lineage, write_lineage
-from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Otherwise, Template, Topic
 from oncehouse.etl.preflight.lineage_check import inspect_lineage
 from oncehouse.etl.step_log import LogRow, log_ddl, plan_log_view, read_log
 
@@ -109,8 +109,10 @@ def test_the_lineage_survives_the_table_and_differences_are_found(client, databa
             range_column="day",
             gate_share=0.75,
             expect=(
-                Expectation(check=Check.VALUE, columns=("it's`",), at_least="a'\\", otherwise=Otherwise.WARN),
-                Expectation(check=Check.UNIQUE, columns=("a", "b")),
+                Expectation(
+                    check=ExpectationKind.VALUE, columns=("it's`",), at_least="a'\\", otherwise=Otherwise.WARN
+                ),
+                Expectation(check=ExpectationKind.UNIQUE, columns=("a", "b")),
             ),
             template_file=str(tmp_path / "own.sql.j2"),
             parameters=(("word", "it's\n"), ("many", (1, 2)), ("share", 0.5), ("fine", True)),

@@ -17,11 +17,11 @@ from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets, RocksDbOffset
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.sql_store import CatalogOffsets
-from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.topic_lease import MutexError, TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.ledger.catalog.database import Catalog
 
-FIRST, SECOND = Worker(hostid="first"), Worker(hostid="second")
+FIRST, SECOND = TopicWorker(hostid="first"), TopicWorker(hostid="second")
 NEXT = Position(time_ms=1_700_000_000_123, id=2**64 - 1)
 
 
@@ -65,7 +65,7 @@ def store(open_store) -> OffsetStore:
 
 
 def seen(store: OffsetStore) -> Offset:
-    return store.read_all().offsets.get("facts") or topic_lease.blank("facts")
+    return store.read_all().offsets.get("facts") or topic_lease.new_offset("facts")
 
 
 def test_a_new_topic_starts_at_the_beginning_and_ends_where_its_step_ended(store):
@@ -96,7 +96,7 @@ def test_a_second_host_is_told_who_holds_the_topic(store):
 
 def test_a_silent_holder_is_taken_over_and_can_no_longer_commit(store):
     transitions.begin(store, FIRST, seen(store), next_=NEXT)
-    eager = Worker(hostid="second", lease_seconds=0)
+    eager = TopicWorker(hostid="second", lease_seconds=0)
     transitions.begin(store, eager, seen(store), next_=NEXT)
     with pytest.raises(MutexError, match="second"):
         transitions.commit(store, FIRST, "facts", rows=1)
@@ -188,25 +188,25 @@ def test_a_seek_makes_every_token_new(store):
     row = transitions.seek(store, "facts", there)
     assert (row.last, row.generation) == (there, 1)
     assert seen(store) == row
-    assert [(one.after, one.upto) for one in row.book.segments] == [(START, there)]
+    assert [(one.after, one.upto) for one in row.topic_state.segments] == [(START, there)]
 
 
 def test_of_hosts_that_race_for_a_topic_exactly_one_wins_each_time(open_store, store):
     """And the winner's range is the one that stands."""
-    hosts = [Worker(hostid=f"host{number}") for number in range(3)]
+    hosts = [TopicWorker(hostid=f"host{number}") for number in range(3)]
     stores = [open_store() for _ in hosts]
     gate = threading.Barrier(len(hosts), timeout=60)
     won: list[list[str]] = []
     surprises: list[Exception] = []
 
-    def race(host: Worker, own: OffsetStore) -> None:
+    def race(host: TopicWorker, own: OffsetStore) -> None:
         try:
             for turn in range(12):
                 topic = f"facts{turn}"
                 gate.wait()
                 try:
                     next_ = Position(time_ms=1, id=hosts.index(host) + 1)
-                    transitions.begin(own, host, topic_lease.blank(topic), next_=next_)
+                    transitions.begin(own, host, topic_lease.new_offset(topic), next_=next_)
                     won[turn].append(host.hostid)
                 except MutexError:
                     pass

@@ -14,7 +14,7 @@ from etl_shop import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 from oncehouse.cli.app import run_command
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
-from oncehouse.etl.state.decision import Waiting
+from oncehouse.etl.state.decision import WaitingTopic
 from oncehouse.etl.state.declarations import declare
 from oncehouse.etl.state.position import MAX_ID, Position
 
@@ -39,7 +39,7 @@ def test_rows_wait_until_they_are_older_than_the_delay_by_the_clock_of_clickhous
         scheduler.run_until_idle()
         assert shop.sql("SELECT count() FROM {db}.fact") == [(0,)]
         (decision,) = scheduler.decide()
-        assert isinstance(decision, Waiting)
+        assert isinstance(decision, WaitingTopic)
         time.sleep(1.6)
         scheduler.run_until_idle()
     shop.check_exact()

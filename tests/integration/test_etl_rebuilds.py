@@ -11,12 +11,12 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.lineage.topic import Template, Topic
-from oncehouse.etl.scheduler.scheduler import Failed, Outcome, Scheduler
-from oncehouse.etl.scheduler.step_runner import Done, Runner
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed, StepOutcome
+from oncehouse.etl.scheduler.step_runner import StepDone, StepRunner
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.decision import Resume
-from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.decision import ResumeStep
+from oncehouse.etl.state.topic_lease import MutexError, TopicWorker
 from oncehouse.etl.steps import operation_builder
 from oncehouse.etl.steps.operations import Exchange, Insert, ReplacePartitions, WriteLast
 
@@ -48,7 +48,7 @@ def fill(client: Client, database: str, day: int, rows: int, *, value: int = 1) 
     )
 
 
-def run_once(client: Client, store: RocksDbOffsets, topic: Topic, folder: Path) -> tuple[Outcome, ...]:
+def run_once(client: Client, store: RocksDbOffsets, topic: Topic, folder: Path) -> tuple[StepOutcome, ...]:
     with Scheduler(client, store, (topic,), folder=folder) as scheduler:
         return scheduler.run_round().outcomes
 
@@ -69,7 +69,7 @@ def test_a_reload_replaces_the_table_whole_and_identical_rows_are_not_dropped(
         transform="all.sql",
     )
     fill(client, database, 1, 50)
-    assert isinstance(run_once(client, store, topic, tmp_path)[0], Done)
+    assert isinstance(run_once(client, store, topic, tmp_path)[0], StepDone)
     assert client.query(f"SELECT count() FROM {database}.fact") == [(50,)]
     assert store.read_all().offsets["Small"].rows == 50
     assert run_once(client, store, topic, tmp_path) == ()
@@ -92,7 +92,7 @@ def test_a_reload_that_lost_half_its_rows_is_not_put_in_place(client, database, 
     client.command(f"INSERT INTO {database}.fact SELECT '2026-01-01', number, 0 FROM numbers(100)")
     fill(client, database, 1, 49, value=2)
     (outcome,) = run_once(client, store, topic, tmp_path)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, StepFailed)
     assert "has 100 rows, its reload only 49" in outcome.why
     assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(100, 0)]
     assert "its reload only 49" in store.read_all().offsets["Small"].state
@@ -125,7 +125,7 @@ def test_a_range_replaces_its_partitions_and_leaves_the_others_alone(
     client.command(
         f"INSERT INTO {database}.stage SELECT toDateTime64('2026-01-02 12:00:00', 3, 'UTC'), 9999, 9"
     )
-    assert isinstance(run_once(client, store, ranged, tmp_path)[0], Done)
+    assert isinstance(run_once(client, store, ranged, tmp_path)[0], StepDone)
     days = client.query(f"SELECT day, count(), sum(v) FROM {database}.fact GROUP BY day ORDER BY day")
     assert [row[1:] for row in days] == [(10, 10), (11, 99)]
     assert store.read_all().offsets["Days"].rows == 11, "of the partition that was put in place"
@@ -140,7 +140,7 @@ def test_a_range_that_yields_half_a_partition_replaces_nothing(client, database,
         f"INSERT INTO {database}.stage SELECT toDateTime64('2026-01-01 12:00:00', 3, 'UTC'), 9999, 9"
     )
     (outcome,) = run_once(client, store, replace(ranged), tmp_path)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, StepFailed)
     assert "whole partitions" in outcome.why
     assert client.query(f"SELECT count() FROM {database}.fact") == [(10,)]
 
@@ -152,8 +152,8 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
     """Another one took the topic over, and had not filled its own table yet when the first one woke."""
     topic = replace(ranged, template=template, gate_share=0.0)
     fill(client, database, 1, 10)
-    slow = Runner(client, store, Worker(hostid="slow"), tmp_path)
-    quick = Runner(client, store, Worker(hostid="quick"), tmp_path)
+    slow = StepRunner(client, store, TopicWorker(hostid="slow"), tmp_path)
+    quick = StepRunner(client, store, TopicWorker(hostid="quick"), tmp_path)
     with Scheduler(client, store, (topic,), folder=tmp_path) as scheduler:
         (decision,) = scheduler.decide()
     step = slow.plan_decision(decision)
@@ -167,7 +167,7 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
     def take_over() -> None:
         transitions.unlock(store, "Days")
         seen = store.read_all().offsets["Days"]
-        again = quick.plan_decision(Resume(topic=topic, offset=seen))
+        again = quick.plan_decision(ResumeStep(topic=topic, offset=seen))
         begun = tuple(one for one in again.operations if not isinstance(one, Insert | WriteLast))
         until = next(
             number for number, one in enumerate(begun) if isinstance(one, Exchange | ReplacePartitions)
@@ -180,7 +180,7 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
         slow.perform(step)
     assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(10, 70)], "as it was"
     transitions.unlock(store, "Days")
-    assert [type(one) for one in run_once(client, store, topic, tmp_path)] == [Done]
+    assert [type(one) for one in run_once(client, store, topic, tmp_path)] == [StepDone]
     assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(10, 10)]
     assert left_aside(client, database) == []
 

@@ -16,11 +16,11 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 from oncehouse.etl.preflight.server_check import inspect_server
-from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
-from oncehouse.etl.steps.replication import Spread, read_spreads
+from oncehouse.etl.steps.replication import TableReplication, read_replication
 
 COLUMNS = "(pos DateTime64(3), id UInt64)"
 
@@ -44,23 +44,23 @@ def topic(client, database) -> Topic:
 
 
 @pytest.fixture
-def run(client, database) -> Callable[[Topic], Failed]:
+def run(client, database) -> Callable[[Topic], StepFailed]:
     store = KeeperMapOffsets(client, f"{database}.Offsets", f"/{uuid.uuid4().hex}")
     store.prepare()
 
-    def run(topic: Topic) -> Failed:
+    def run(topic: Topic) -> StepFailed:
         with Scheduler(client, store, (topic,), folder=Path()) as scheduler:
             (outcome,) = scheduler.run_round().outcomes
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, StepFailed)
         return outcome
 
     return run
 
 
 def test_it_is_known_on_how_many_servers_a_table_stands(client, topic):
-    assert read_spreads(client, (topic.dst, topic.depends_on[0], "no.such")) == {
-        topic.dst: Spread(engine="ReplicatedMergeTree", database_engine="Atomic", replicas=2),
-        topic.depends_on[0]: Spread(engine="MergeTree", database_engine="Atomic"),
+    assert read_replication(client, (topic.dst, topic.depends_on[0], "no.such")) == {
+        topic.dst: TableReplication(engine="ReplicatedMergeTree", database_engine="Atomic", replicas=2),
+        topic.depends_on[0]: TableReplication(engine="MergeTree", database_engine="Atomic"),
     }
 
 
@@ -75,7 +75,7 @@ def test_a_reload_that_would_reach_one_replica_only_is_refused_before_anything_i
 
 
 def test_a_repair_of_late_rows_that_another_server_would_not_know_of_is_refused(client, topic, run):
-    repairing = replace(topic, late=Late.REPAIR)
+    repairing = replace(topic, late=LatePolicy.REPAIR)
     assert "late: count" in run(repairing).why
     (found,) = inspect_server(client, (repairing,), has_local_offsets=False)
     assert (found.level, found.where) == (Level.ERROR, "Copy")

@@ -16,7 +16,7 @@ from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.preflight.server_check import inspect_server
-from oncehouse.etl.scheduler.scheduler import Failed
+from oncehouse.etl.scheduler.scheduler import StepFailed
 from oncehouse.etl.state.position import Position
 from oncehouse.etl.steps import exact_settings
 from oncehouse.etl.steps.exact_settings import insert_settings
@@ -69,7 +69,7 @@ def test_a_step_is_refused_where_the_profile_would_cut_its_rows_short(shop):
     topic = replace(shop.topic, maxstep_rows=1_000_000)
     with as_user(shop, "cut_short").scheduler(topic) as scheduler:
         (outcome,) = scheduler.run_round().outcomes
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, StepFailed)
     assert "Limit for " in outcome.why
     assert shop.sql("SELECT count() FROM {db}.fact") == [(0,)]
 
@@ -114,7 +114,7 @@ def test_nothing_goes_in_where_the_profile_forbids_what_makes_a_repeat_harmless(
     mine = as_user(shop, user)
     with mine.scheduler() as scheduler:
         (outcome,) = scheduler.run_round().outcomes
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, StepFailed)
     assert setting in outcome.why
     assert shop.sql("SELECT count() FROM {db}.fact") == [(0,)]
     found = inspect_server(mine.client, (shop.topic,), has_local_offsets=True)

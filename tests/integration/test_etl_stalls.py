@@ -14,8 +14,8 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl.lineage.topic import Late
-from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.lineage.topic import LatePolicy
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
 from oncehouse.etl.steps import late_row_repair, operation_builder
@@ -126,7 +126,7 @@ def test_a_topic_whose_offsets_were_lost_does_not_build_its_table_a_second_time(
     with shop.scheduler(renamed) as scheduler:
         (outcome,) = scheduler.run_round().outcomes
     shop.check_exact()
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, StepFailed)
     assert "etl seek Renamed" in outcome.why
 
 
@@ -160,7 +160,7 @@ def test_late_rows_are_written_down_whole_though_another_host_fills_its_own_list
     shop.add(0, 40)
     shop.catch_up()
     shop.add(1000, 30, at_ms=5)
-    repairing = replace(shop.topic, late=Late.REPAIR)
+    repairing = replace(shop.topic, late=LatePolicy.REPAIR)
     with shop.scheduler(repairing, hostid="slow") as scheduler:
         scheduler.look_for_late_rows(at_once=True)
         (step,) = scheduler.plan()
@@ -176,6 +176,6 @@ def test_late_rows_are_written_down_whole_though_another_host_fills_its_own_list
             command(sql, *arguments)
 
         monkeypatch.setattr(shop.client, "command", stand_still)
-        assert late_row_repair.freeze(shop.client, repairing, freeze) == 30
+        assert late_row_repair.record_late_rows(shop.client, repairing, freeze) == 30
     shop.catch_up(repairing)
     shop.check_exact()

@@ -10,7 +10,7 @@ import pytest
 from etl_shop import Shop, open_shop
 from oncehouse.etl.lineage.files import load_lineage
 from oncehouse.etl.lineage.topic import Topic
-from oncehouse.etl.scheduler.scheduler import Failed
+from oncehouse.etl.scheduler.scheduler import StepFailed
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_statement_that_fails_is_named_by_topic_and_number_and_the_step_runs_a
     shop.add(0, 10)
     with shop.scheduler(topic) as scheduler:
         (outcome,) = scheduler.run_round().outcomes
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, StepFailed)
         assert outcome.why.startswith("Topic Fact: statement 3 of 3 of `before` failed: ")
         assert "missing" in shop.offset().state
     shop.run("CREATE TABLE {db}.missing (n UInt64) ENGINE = MergeTree ORDER BY n")
@@ -84,6 +84,6 @@ def test_a_statement_that_fails_is_named_by_topic_and_number_and_the_step_runs_a
 
 
 def resume(scheduler, shop, topic):
-    from oncehouse.etl.state.decision import Resume
+    from oncehouse.etl.state.decision import ResumeStep
 
-    return Resume(topic=topic, offset=shop.offset())
+    return ResumeStep(topic=topic, offset=shop.offset())

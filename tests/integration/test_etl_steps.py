@@ -18,12 +18,12 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError
 from oncehouse.etl.lineage.topic import Topic
-from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
-from oncehouse.etl.scheduler.step_runner import Done, Runner
+from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
+from oncehouse.etl.scheduler.step_runner import StepDone, StepRunner
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.decision import Due, Waiting
-from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.decision import DueStep, WaitingTopic
+from oncehouse.etl.state.topic_lease import MutexError, TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps.operations import Insert, WriteLast, WriteNext
 
@@ -81,7 +81,7 @@ class EtlSetup:
         )
 
     def scheduler(self, *topics: Topic, hostid: str = "here", lease_seconds: float = 60) -> Scheduler:
-        worker = Worker(hostid=hostid, lease_seconds=lease_seconds)
+        worker = TopicWorker(hostid=hostid, lease_seconds=lease_seconds)
         return Scheduler(self.client, self.store, topics or (self.topic,), folder=Path(), worker=worker)
 
     def sql(self, text: str) -> list[tuple]:
@@ -159,7 +159,9 @@ def test_facts_grow_with_their_sources_and_hold_every_row_once(setup):
     setup.customers_reach(1000)
     with setup.scheduler() as scheduler:
         rounds = scheduler.run_until_idle()
-        assert [outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, Done)] == [
+        assert [
+            outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, StepDone)
+        ] == [
             100,
             100,
             100,
@@ -188,7 +190,7 @@ def test_a_plan_shows_what_a_run_does_and_writes_nothing(setup):
 def test_no_step_reads_past_the_slowest_source_and_a_late_source_is_waited_for(setup):
     setup.add_orders(0, 70)
     with setup.scheduler() as scheduler:
-        assert isinstance(scheduler.decide()[0], Waiting)
+        assert isinstance(scheduler.decide()[0], WaitingTopic)
         scheduler.run_until_idle()
         setup.check_exact(0)
         setup.customers_reach(4)  # orders of 0..4 ms: five times seven
@@ -207,7 +209,7 @@ def test_a_range_whose_output_would_not_fit_one_block_is_halved_before_it_is_ins
     with setup.scheduler() as scheduler:
         scheduler._runner._sizing.block_rows = 30
         rounds = scheduler.run_until_idle()
-    steps = [outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, Done)]
+    steps = [outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, StepDone)]
     assert max(steps) <= 30
     assert sum(steps) == 100
     setup.check_exact(100)
@@ -283,12 +285,12 @@ def test_a_step_that_was_taken_over_inserts_and_commits_nothing(setup):
     """A host that slept through its lease comes back with an old step."""
     setup.add_orders(0, 150)
     setup.customers_reach(1000)
-    slow = Runner(setup.client, setup.store, Worker(hostid="slow"), Path())
+    slow = StepRunner(setup.client, setup.store, TopicWorker(hostid="slow"), Path())
     with setup.scheduler(hostid="quick", lease_seconds=0) as quick:
         (decision,) = quick.decide()
-        assert isinstance(decision, Due)
+        assert isinstance(decision, DueStep)
         step = slow.plan_decision(decision)
-        transitions.begin(setup.store, Worker(hostid="slow"), decision.offset, next_=step.span.next)
+        transitions.begin(setup.store, TopicWorker(hostid="slow"), decision.offset, next_=step.span.next)
         quick.run_until_idle()
         insert, write_last = step.operations[-2:]
         with pytest.raises(PermanentError, match=r"range of this topic has changed|no longer held by slow"):
@@ -305,11 +307,11 @@ def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(setup, monkeypa
     broken = replace(setup.topic, topic="Broken", dst=f"{setup.database}.Missing")
     with setup.scheduler(broken, setup.topic) as scheduler:
         first = scheduler.run_round()
-        assert isinstance(first.outcomes[0], Failed)
-        assert isinstance(first.outcomes[1], Done)
+        assert isinstance(first.outcomes[0], StepFailed)
+        assert isinstance(first.outcomes[1], StepDone)
         again = scheduler.decide()[0]
     assert setup.offset("Broken").state.startswith("failed 1: Topic Broken: its table")
-    assert isinstance(again, Waiting)
+    assert isinstance(again, WaitingTopic)
     assert "tried again in" in again.reason
     setup.check_exact(10)
 

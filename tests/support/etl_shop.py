@@ -12,11 +12,11 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
-from oncehouse.etl.scheduler.step_runner import Done, Runner
+from oncehouse.etl.scheduler.step_runner import StepDone, StepRunner
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.sql_store import CatalogOffsets
-from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.ledger.catalog.database import Catalog
 
@@ -63,20 +63,20 @@ class Shop:
     def scheduler(
         self, topic: Topic | None = None, *, hostid: str = "here", lease_seconds: float = 60
     ) -> Iterator[Scheduler]:
-        worker = Worker(hostid=hostid, lease_seconds=lease_seconds)
+        worker = TopicWorker(hostid=hostid, lease_seconds=lease_seconds)
         with Scheduler(
             self.client, self.store, (topic or self.topic,), folder=Path(), worker=worker
         ) as scheduler:
             yield scheduler
 
-    def catch_up(self, topic: Topic | None = None, *, hostid: str = "here") -> list[Done]:
+    def catch_up(self, topic: Topic | None = None, *, hostid: str = "here") -> list[StepDone]:
         """Everything that can be done, done by a host that waits for nobody's lease."""
         with self.scheduler(topic, hostid=hostid, lease_seconds=0) as scheduler:
             rounds = scheduler.run_until_idle()
-        return [one for each in rounds for one in each.outcomes if isinstance(one, Done)]
+        return [one for each in rounds for one in each.outcomes if isinstance(one, StepDone)]
 
-    def runner(self, hostid: str = "here") -> Runner:
-        return Runner(self.client, self.store, Worker(hostid=hostid), Path())
+    def runner(self, hostid: str = "here") -> StepRunner:
+        return StepRunner(self.client, self.store, TopicWorker(hostid=hostid), Path())
 
     def offset(self) -> Offset:
         return self.store.read_all().offsets["Fact"]

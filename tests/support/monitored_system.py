@@ -25,7 +25,7 @@ from ledger_examples import IDENTITY, make_batch, make_file, put_letters
 from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.etl.state import transitions as etl_offsets
 from oncehouse.etl.state.position import Position
-from oncehouse.etl.state.topic_lease import Worker, blank
+from oncehouse.etl.state.topic_lease import TopicWorker, new_offset
 from oncehouse.etl.status import GapStatus, TopicStatus
 from oncehouse.ledger.catalog import schema
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
@@ -112,12 +112,12 @@ class StandIn(Lookout):
         with open_etl(self.watched.etl) as etl:
             known = read_offsets(etl).offsets
             return EtlView(
-                lineage=etl.lineage, topics=tuple(_topic_status(known, topic) for topic in etl.work)
+                lineage=etl.lineage, topics=tuple(_topic_status(known, topic) for topic in etl.built_topics)
             )
 
 
 def _topic_status(known, topic) -> TopicStatus:
-    row = known.get(topic.topic) or blank(topic.topic)
+    row = known.get(topic.topic) or new_offset(topic.topic)
     paused = row.state == "paused"
     failed = row.state.startswith("failed")
     decision = "paused" if paused else "resume" if row.hostid else "waiting"
@@ -545,10 +545,10 @@ def fill_etl(folder: Path) -> None:
     base_ms = round(time.time() * 1000) - 60_000
     with open_etl(folder / "etl.yaml") as etl:
         etl.store.prepare()
-        worker = Worker(hostid="etl-1:77", lease_seconds=600)
+        worker = TopicWorker(hostid="etl-1:77", lease_seconds=600)
         for at, topic in enumerate(["Orders", "Payments", "Refunds", "Daily"]):
             position = Position(time_ms=base_ms - at * 40_000, id=1000 + at)
-            seen_row = etl_offsets.begin(etl.store, worker, blank(topic), next_=position, rows=500 + at)
+            seen_row = etl_offsets.begin(etl.store, worker, new_offset(topic), next_=position, rows=500 + at)
             if topic == "Refunds":
                 etl_offsets.fail(etl.store, worker, seen_row, "expected rows at least 3, found <2>")
             elif topic != "Daily":  # which is still worked on

@@ -25,7 +25,7 @@ from rich.text import Text
 from oncehouse.cli.pager import open_page
 from oncehouse.common import structured_logging
 from oncehouse.common.formatting import escape_unprintable
-from oncehouse.common.json_documents import Answer, is_inlined
+from oncehouse.common.json_documents import Answer, is_inlined, output_name
 from oncehouse.common.redaction import HIDDEN, redact
 
 _log = logging.getLogger("oncehouse.cli")
@@ -175,5 +175,5 @@ def _plain_fields(record: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         value = plain(getattr(record, field.name))
-        told |= (value or {}) if is_inlined(field) else {field.name: value}
+        told |= (value or {}) if is_inlined(field) else {output_name(field): value}
     return told

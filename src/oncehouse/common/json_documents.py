@@ -27,5 +27,10 @@ class Answer:
             ANSWERS.setdefault(command, []).append(cls)
 
 
+def output_name(field: Field[Any]) -> str:
+    """A field's key in the document: its own name, or another one for keys that are older than the name."""
+    return str(field.metadata.get("output", field.name))
+
+
 def is_inlined(field: Field[Any]) -> bool:
     return str(field.type).startswith("Inlined[")

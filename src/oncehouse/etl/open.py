@@ -17,7 +17,7 @@ from oncehouse.ledger.open import may_exist
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.etl.state.transitions import OffsetStore, Snapshot
+    from oncehouse.etl.state.transitions import OffsetSnapshot, OffsetStore
 
 _UNKNOWN_TABLE, _UNKNOWN_DATABASE = 60, 81
 
@@ -31,7 +31,7 @@ class Etl:
     store: OffsetStore
 
     @property
-    def work(self) -> tuple[Topic, ...]:
+    def built_topics(self) -> tuple[Topic, ...]:
         """The topics that are built here."""
         return tuple(topic for topic in self.lineage if not topic.is_source)
 
@@ -85,7 +85,7 @@ def open_store(settings: EtlSettings, client: Client) -> Iterator[OffsetStore]:
                 catalog.close()
 
 
-def read_offsets(etl: Etl) -> Snapshot:
+def read_offsets(etl: Etl) -> OffsetSnapshot:
     """All offsets; a ConfigurationError when nothing was made yet. None are made by looking."""
     where = "the catalog" if etl.settings.offsets.store == "catalog" else etl.settings.database
     absent = ConfigurationError(f"There are no offsets in {where} yet; `oncehouse etl init --yes` makes them")
@@ -110,7 +110,7 @@ def _is_absence(error: PermanentError | ConfigurationError) -> bool:
 
 def find_topic(etl: Etl, name: str) -> Topic:
     """A topic that is built here, by its name."""
-    return _find(etl.work, name, "that is built here")
+    return _find(etl.built_topics, name, "that is built here")
 
 
 def find_source(etl: Etl, name: str) -> Topic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from oncehouse.etl.lineage.topic import Late, Template
+from oncehouse.etl.lineage.topic import LatePolicy, Template
 from oncehouse.etl.open import Etl, read_offsets
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import START, Position
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oncehouse.etl.quality.check_log import CheckRow
     from oncehouse.etl.state.decision import Decision
     from oncehouse.etl.state.models import SourceState
-    from oncehouse.etl.state.transitions import Snapshot
+    from oncehouse.etl.state.transitions import OffsetSnapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +95,21 @@ class TopicStatus:
 def read_status(etl: Etl) -> list[TopicStatus]:
     from oncehouse.etl.scheduler.due_steps import due_steps
     from oncehouse.etl.scheduler.topic_bound import find_declared
-    from oncehouse.etl.steps.source_ranges import count_ahead, hold_back, read_sources, tables_to_ask
+    from oncehouse.etl.steps.source_ranges import (
+        count_future,
+        exclude_future,
+        list_source_tables,
+        read_sources,
+    )
 
     snapshot = read_offsets(etl)  # before the sources: what is declared of them is then among their rows
-    read = read_sources(etl.client, tables_to_ask(etl.work))
+    read = read_sources(etl.client, list_source_tables(etl.built_topics))
     clock_ms = snapshot.now_ms if read.clock_ms is None else read.clock_ms
     upto_ms = clock_ms + round(etl.settings.ahead * 1000)
-    sources = hold_back(etl.client, read.states, upto_ms)
+    sources = exclude_future(etl.client, read.states, upto_ms)
     declared = find_declared(etl.lineage, snapshot.offsets)
     decisions = due_steps(
-        etl.work,
+        etl.built_topics,
         snapshot.offsets,
         sources,
         snapshot.now_ms,
@@ -112,8 +117,8 @@ def read_status(etl: Etl) -> list[TopicStatus]:
         clock_ms=clock_ms,
         declared=declared,
     )
-    makers = {topic.dst: topic.topic for topic in etl.work}
-    ahead = count_ahead(etl.client, sources.values(), upto_ms)
+    makers = {topic.dst: topic.topic for topic in etl.built_topics}
+    ahead = count_future(etl.client, sources.values(), upto_ms)
     described = (
         replace(
             _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources),
@@ -125,7 +130,7 @@ def read_status(etl: Etl) -> list[TopicStatus]:
     return _add_checks(etl, described)
 
 
-def _describe_declared(etl: Etl, topic: Topic, snapshot: Snapshot) -> tuple[DeclaredStatus, ...]:
+def _describe_declared(etl: Etl, topic: Topic, snapshot: OffsetSnapshot) -> tuple[DeclaredStatus, ...]:
     from oncehouse.etl.scheduler.topic_bound import find_declared
 
     names = {source.dst: source.topic for source in etl.lineage}
@@ -146,9 +151,9 @@ def _describe_declared(etl: Etl, topic: Topic, snapshot: Snapshot) -> tuple[Decl
 def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]:
     """Results of expectations that the lineage has now; others are history."""
     from oncehouse.etl.quality.check_log import read_latest_checks
-    from oncehouse.etl.quality.expectations import spell_expectation
+    from oncehouse.etl.quality.expectations import format_expectation
 
-    wanted = {topic.topic: {spell_expectation(one) for one in topic.expect} for topic in etl.work}
+    wanted = {topic.topic: {format_expectation(one) for one in topic.expect} for topic in etl.built_topics}
     if not any(wanted.values()):
         return list(described)
     latest = read_latest_checks(etl.client, etl.settings.database)
@@ -164,11 +169,11 @@ def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]
 def _look_closer(etl: Etl, decision: Decision) -> Decision:
     """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
     from oncehouse.etl.scheduler.due_steps import wait_for_rows
-    from oncehouse.etl.state.decision import Due
+    from oncehouse.etl.state.decision import DueStep
     from oncehouse.etl.steps.source_ranges import find_range
 
     topic = decision.topic
-    if not isinstance(decision, Due) or topic.template != Template.STEP:
+    if not isinstance(decision, DueStep) or topic.template != Template.STEP:
         return decision
     found = find_range(
         etl.client,
@@ -184,7 +189,7 @@ def _look_closer(etl: Etl, decision: Decision) -> Decision:
 
 def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ...]:
     """Gaps in which the main source has rows: anything else is nothing to fill."""
-    from oncehouse.etl.state.next_backfill import open_gaps
+    from oncehouse.etl.state.next_backfill import find_open_gaps
     from oncehouse.etl.steps.source_ranges import count_range
 
     if not topic.depends_on or topic.template is Template.RELOAD:
@@ -195,15 +200,15 @@ def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ..
             upto=upto,
             rows=count_range(etl.client, topic.depends_on[0], last=after, next_=upto, decides=False),
         )
-        for after, upto in open_gaps(offset)
+        for after, upto in find_open_gaps(offset)
     )
     return tuple(gap for gap in counted if gap.rows)
 
 
 def _describe_backfill(offset: Offset, gaps: tuple[GapStatus, ...]) -> BackfillStatus | None:
-    from oncehouse.etl.state.topic_state import Lane
+    from oncehouse.etl.state.topic_state import JobKind
 
-    job = offset.book.job(Lane.BACKFILL)
+    job = offset.topic_state.job(JobKind.BACKFILL)
     if job is None:
         return None
     left = sum(gap.rows for gap in gaps if gap.after < job.upto and gap.upto > job.after)
@@ -220,15 +225,16 @@ def _describe(
     sources: Mapping[str, SourceState],
 ) -> TopicStatus:
     from oncehouse.etl.state.coverage import count_late
-    from oncehouse.etl.state.topic_state import Lane
+    from oncehouse.etl.state.next_backfill import DueJob
+    from oncehouse.etl.state.topic_state import JobKind
 
     topic, offset = decision.topic, decision.offset
     gaps = find_gap_rows(etl, topic, offset)
-    repair = offset.book.job(Lane.REPAIR)
+    repair = offset.topic_state.job(JobKind.REPAIR)
     return TopicStatus(
         topic=topic.topic,
         dst=topic.dst,
-        decision=str(getattr(decision, "lane", type(decision).__name__.lower())),
+        decision=str(decision.job_kind) if isinstance(decision, DueJob) else decision.name,
         reason=getattr(decision, "reason", ""),
         last=offset.last,
         next=offset.next,
@@ -241,9 +247,9 @@ def _describe(
             for newest in [_newest(table, makers, offsets, sources)]
         },
         late=str(topic.late),
-        late_rows=count_late(offset.book.segments),
-        repaired_rows=offset.book.repaired,
-        repair_why=repair.why if repair and topic.late is Late.REPAIR else "",
+        late_rows=count_late(offset.topic_state.segments),
+        repaired_rows=offset.topic_state.repaired,
+        repair_why=repair.why if repair and topic.late is LatePolicy.REPAIR else "",
         gaps=gaps,
         backfill=_describe_backfill(offset, gaps),
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oncehouse.common.formatting import format_elapsed
-from oncehouse.etl.quality.expectations import Outcome
-from oncehouse.etl.state.position import Position, spell_position_time
+from oncehouse.etl.quality.expectations import ExpectationOutcome
+from oncehouse.etl.state.position import Position, format_position_time
 from oncehouse.etl.state.topic_lease import failures
 
 if TYPE_CHECKING:
@@ -21,23 +21,23 @@ def list_notes(one: TopicStatus) -> Iterator[str]:
     if failures(one.state):
         yield without_name(one.topic, one.state.partition(": ")[2])
     if one.next != one.last:
-        yield f"its range up to {spell_position(one.next)} is open" + (
+        yield f"its range up to {format_position(one.next)} is open" + (
             f", {one.hostid} works on it" if one.hostid else ""
         )
     elif one.hostid:
         yield f"{one.hostid} works on it"
-    yield from _list_sides(one)
+    yield from _list_other_work(one)
     for check in one.checks:
-        if check.outcome == Outcome.WARNED:
+        if check.outcome == ExpectationOutcome.WARNED:
             yield f"warning of {check.ts[:19]}: expected {check.expectation}, found {check.figure}"
 
 
-def _list_sides(one: TopicStatus) -> Iterator[str]:
+def _list_other_work(one: TopicStatus) -> Iterator[str]:
     """What there is beside the forward runs."""
     for source in one.declared:
         by = source.consumer or "a loader without a name"
         yield (
-            f"{source.table} is declared up to {spell_position_time(source.upto)} by {by}, "
+            f"{source.table} is declared up to {format_position_time(source.upto)} by {by}, "
             f"{format_elapsed(source.age_seconds)} ago"
         )
     for table, rows in one.rows_ahead.items():
@@ -49,14 +49,14 @@ def _list_sides(one: TopicStatus) -> Iterator[str]:
     if one.backfill is not None:
         failed = f"; failed: {one.backfill.why}" if one.backfill.why else ""
         done = f"{one.backfill.rows:,} rows done, {one.backfill.rows_left:,} left"
-        yield f"back-fill {_spell_range(one.backfill)}: {done}{failed}"
+        yield f"back-fill {_format_range(one.backfill)}: {done}{failed}"
     for gap in one.gaps:
-        yield f"gap {_spell_range(gap)}: {gap.rows:,} rows never built"
+        yield f"gap {_format_range(gap)}: {gap.rows:,} rows never built"
 
 
-def _spell_range(range_: GapStatus | BackfillStatus) -> str:
-    first = spell_position(range_.after) if range_.after.time_ms else "the start"
-    return f"after {first} up to {spell_position(range_.upto)}"
+def _format_range(range_: GapStatus | BackfillStatus) -> str:
+    first = format_position(range_.after) if range_.after.time_ms else "the start"
+    return f"after {first} up to {format_position(range_.upto)}"
 
 
 def without_name(topic: str, why: str) -> str:
@@ -64,7 +64,7 @@ def without_name(topic: str, why: str) -> str:
     return why.removeprefix(f"Topic {topic}").lstrip(": ")
 
 
-def spell_now(one: TopicStatus) -> str:
+def format_decision(one: TopicStatus) -> str:
     failed = failures(one.state)
     reason = one.reason.partition("; it has ")[0]  # the failure itself stands under the table
     if failed:
@@ -72,7 +72,7 @@ def spell_now(one: TopicStatus) -> str:
     return f"{one.decision}: {reason}" if reason else one.decision
 
 
-def spell_behind(one: TopicStatus) -> str:
+def format_lag(one: TopicStatus) -> str:
     """How far the main source is ahead; the reason of a wait names other sources."""
     if not one.lag_seconds:
         return "-"
@@ -83,6 +83,6 @@ def spell_behind(one: TopicStatus) -> str:
     return "not begun" if lag > _NOT_BEGUN_SECONDS else format_elapsed(lag)
 
 
-def spell_position(position: Position) -> str:
+def format_position(position: Position) -> str:
     """As `etl seek` takes it."""
-    return f"{spell_position_time(position)},{position.id}" if position.time_ms else "-"
+    return f"{format_position_time(position)},{position.id}" if position.time_ms else "-"

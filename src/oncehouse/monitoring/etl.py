@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from oncehouse.common.formatting import format_elapsed
 from oncehouse.etl.lineage.svg import draw_svg
 from oncehouse.etl.lineage.topic import Topic
-from oncehouse.etl.state.position import spell_position_time
+from oncehouse.etl.state.position import format_position_time
 from oncehouse.etl.status import TopicStatus
-from oncehouse.etl.status_text import list_notes, spell_behind, spell_now, spell_position
+from oncehouse.etl.status_text import format_decision, format_lag, format_position, list_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ def view_topic(one: TopicStatus) -> TopicView:
     return TopicView(
         topic=one.topic,
         dst=one.dst,
-        position=spell_position(one.last),
+        position=format_position(one.last),
         rows=one.rows,
-        behind=spell_behind(one),
+        behind=format_lag(one),
         sources={
             table: "empty" if seconds is None else format_elapsed(seconds)
             for table, seconds in one.lag_seconds.items()
         },
-        now=spell_now(one),
+        now=format_decision(one),
         decision=one.decision,
         failures=one.failures,
         held_by=one.hostid,
@@ -70,6 +70,6 @@ def draw_graph(view: EtlView) -> str:
 
 def _spell_state(one: TopicStatus) -> str:
     """What fits a box: what it does, how far behind, and up to where it is built."""
-    does = spell_now(one).partition(":")[0].partition(",")[0]
-    at = spell_position_time(one.last)[len("2026-") : -len(".000")]
-    return " · ".join([does, f"{spell_behind(one)} behind", *([f"at {at}"] if at else [])])
+    does = format_decision(one).partition(":")[0].partition(",")[0]
+    at = format_position_time(one.last)[len("2026-") : -len(".000")]
+    return " · ".join([does, f"{format_lag(one)} behind", *([f"at {at}"] if at else [])])

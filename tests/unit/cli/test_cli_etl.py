@@ -18,11 +18,11 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage.graph import compare_lineage
 from oncehouse.etl.lineage.table import as_stored
 from oncehouse.etl.quality.check_log import CheckRow
-from oncehouse.etl.quality.expectations import Outcome
+from oncehouse.etl.quality.expectations import ExpectationOutcome
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
 from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.status import TopicStatus
-from oncehouse.etl.status_text import list_notes, spell_position
+from oncehouse.etl.status_text import format_position, list_notes
 
 LINEAGE = """\
 topics:
@@ -43,7 +43,7 @@ def settings(tmp_path):
 @given(st.integers(1, 4_000_000_000_000), st.integers(0, 2**64 - 1))
 def test_a_position_that_is_shown_can_be_sought(time_ms, id_):
     position = Position(time_ms=time_ms, id=id_)
-    assert parse_position(spell_position(position)) == position
+    assert parse_position(format_position(position)) == position
 
 
 def test_a_position_without_an_id_is_before_all_rows_of_its_time():
@@ -84,8 +84,8 @@ def test_status_tells_failures_and_broken_expectations_under_a_table_that_fits(m
         next=Position(time_ms=1_777_629_700_000, id=50),
     )
     row = {"topic": "Paid", "ts": "2026-05-01 10:00:00.123", "expectation": "unique(id)"}
-    warned = CheckRow(**row, outcome=Outcome.WARNED, figure="3 of 9 rows repeat others")
-    held = CheckRow(**row, outcome=Outcome.HELD, figure="0 of 9 rows repeat others")
+    warned = CheckRow(**row, outcome=ExpectationOutcome.WARNED, figure="3 of 9 rows repeat others")
+    held = CheckRow(**row, outcome=ExpectationOutcome.HELD, figure="0 of 9 rows repeat others")
     show_status([STATUS, failed, replace(STATUS, topic="Paid", checks=(warned, held))])
     out = capsys.readouterr().out.splitlines()
     assert out[1].split()[:3] == ["Orders", "2026-05-01", "10:00:00.123,42"]

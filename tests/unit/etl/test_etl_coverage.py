@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 from oncehouse.etl.state.coverage import (
     MOST_SEGMENTS,
-    Segment,
+    CoveredRange,
     count_late,
     cover,
     find_gaps,
-    note_counts,
     uncover,
+    update_counts,
 )
 from oncehouse.etl.state.models import Offset
-from oncehouse.etl.state.next_backfill import next_side
+from oncehouse.etl.state.next_backfill import next_job
 from oncehouse.etl.state.position import MAX_ID, START, Position, before
 from oncehouse.etl.state.topic_state import (
     EMPTY,
-    Book,
-    Job,
-    Lane,
-    Opened,
+    JobKind,
+    OpenRange,
+    TopicJob,
+    TopicState,
     close_forward,
-    read_book,
-    with_job,
-    write_book,
+    decode_topic_state,
+    encode_topic_state,
+    set_job,
 )
 
 
@@ -55,7 +55,7 @@ def test_gaps_are_what_no_range_has_covered_however_many_there_were(changes):
     segments, covered = (), set()
     for is_added, (first, last) in changes:
         if is_added:
-            segments = cover(segments, Segment(after=at(first), upto=at(last), rows=last - first))
+            segments = cover(segments, CoveredRange(after=at(first), upto=at(last), rows=last - first))
             covered |= set(range(first + 1, last + 1))
         else:
             segments = uncover(segments, at(first), at(last))
@@ -70,7 +70,7 @@ def test_gaps_are_what_no_range_has_covered_however_many_there_were(changes):
 def test_many_steps_are_joined_without_losing_a_row_and_recent_ones_stay_fine(lengths_ms):
     segments, end = (), 0
     for length_ms in lengths_ms:
-        added = Segment(after=at(end), upto=at(end + length_ms), rows=3)
+        added = CoveredRange(after=at(end), upto=at(end + length_ms), rows=3)
         segments, end = cover(segments, added), end + length_ms
     assert len(segments) == MOST_SEGMENTS
     assert sum(one.rows for one in segments) == 3 * len(lengths_ms)
@@ -81,7 +81,7 @@ def test_many_steps_are_joined_without_losing_a_row_and_recent_ones_stay_fine(le
 def test_of_a_thousand_even_steps_the_latest_is_known_by_itself():
     segments = ()
     for number in range(1000):
-        segments = cover(segments, Segment(after=at(number), upto=at(number + 1), rows=1))
+        segments = cover(segments, CoveredRange(after=at(number), upto=at(number + 1), rows=1))
     assert segments[-1].rows <= 2
     assert segments[0].rows > 50
 
@@ -91,27 +91,27 @@ def test_of_a_thousand_even_steps_the_latest_is_known_by_itself():
     [((10, 0), 10, (10, 0)), ((10, 0), 13, (10, 3)), ((10, 3), 12, (10, 2)), ((10, 3), 8, (8, 0))],
 )
 def test_a_range_has_late_rows_when_it_holds_more_than_it_had(known, count, expected):
-    segment = Segment(after=at(0), upto=at(9), rows=known[0], late=known[1])
-    (noted,) = note_counts((segment,), {segment: count})
+    segment = CoveredRange(after=at(0), upto=at(9), rows=known[0], late=known[1])
+    (noted,) = update_counts((segment,), {segment: count})
     assert (noted.rows, noted.late) == expected
 
 
 def test_a_range_whose_rows_are_not_known_takes_the_first_count_as_its_own():
-    cut = uncover((Segment(after=at(0), upto=at(9), rows=5),), at(4), at(9))
-    (noted,) = note_counts(cut, {cut[0]: 8})
+    cut = uncover((CoveredRange(after=at(0), upto=at(9), rows=5),), at(4), at(9))
+    (noted,) = update_counts(cut, {cut[0]: 8})
     assert (noted.rows, noted.late, count_late((noted,))) == (8, 0, 0)
 
 
 def test_a_count_of_a_range_that_has_changed_meanwhile_is_not_taken():
-    segment = Segment(after=at(0), upto=at(9), rows=5)
+    segment = CoveredRange(after=at(0), upto=at(9), rows=5)
     now = replace(segment, rows=6)
-    assert note_counts((now,), {segment: 8}) == (now,)
+    assert update_counts((now,), {segment: 8}) == (now,)
 
 
 POSITIONS = st.builds(Position, time_ms=st.integers(0, 1 << 42), id=st.integers(0, MAX_ID))
 NUMBERS = st.integers(0, 1 << 60)
 OPENED = st.none() | st.builds(
-    Opened,
+    OpenRange,
     last=POSITIONS,
     next=POSITIONS,
     rows=NUMBERS,
@@ -121,7 +121,7 @@ OPENED = st.none() | st.builds(
     steps_since=NUMBERS,
 )
 JOBS = st.none() | st.builds(
-    Job,
+    TopicJob,
     after=POSITIONS,
     upto=POSITIONS,
     every_seconds=st.floats(0, 1e9),
@@ -133,13 +133,14 @@ JOBS = st.none() | st.builds(
     why=st.text(),
 )
 SEGMENTS = st.lists(
-    st.builds(Segment, after=POSITIONS, upto=POSITIONS, rows=st.none() | NUMBERS, late=NUMBERS), max_size=5
+    st.builds(CoveredRange, after=POSITIONS, upto=POSITIONS, rows=st.none() | NUMBERS, late=NUMBERS),
+    max_size=5,
 )
 
 
 @given(SEGMENTS, OPENED, JOBS, JOBS, NUMBERS, st.booleans())
 def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, number, flag):
-    book = Book(
+    topic_state = TopicState(
         segments=tuple(segments),
         forward_ms=number,
         opened=opened,
@@ -148,39 +149,39 @@ def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, nu
         acknowledged=number,
         is_pause_asked=flag,
     )
-    book = with_job(with_job(book, Lane.BACKFILL, backfill), Lane.REPAIR, repair)
-    assert read_book(write_book(book)) == book
+    topic_state = set_job(set_job(topic_state, JobKind.BACKFILL, backfill), JobKind.REPAIR, repair)
+    assert decode_topic_state(encode_topic_state(topic_state)) == topic_state
 
 
 def test_a_book_without_anything_costs_nothing():
-    assert (write_book(EMPTY), read_book("")) == ("", EMPTY)
+    assert (encode_topic_state(EMPTY), decode_topic_state("")) == ("", EMPTY)
 
 
 def test_a_lane_that_failed_rests_and_a_repair_comes_before_a_back_fill():
-    topic = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",), late=Late.REPAIR)
-    late = Segment(after=at(50), upto=at(90), rows=5, late=1)
-    job = Job(after=START, upto=at(90), failed=2, why="no", ran_ms=1000)
-    book = with_job(Book(segments=(late,)), Lane.BACKFILL, replace(job, failed=0))
-    offset = Offset(topic="Fact", last=at(90), next=at(90), book=book)
+    topic = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",), late=LatePolicy.REPAIR)
+    late = CoveredRange(after=at(50), upto=at(90), rows=5, late=1)
+    job = TopicJob(after=START, upto=at(90), failed=2, why="no", ran_ms=1000)
+    topic_state = set_job(TopicState(segments=(late,)), JobKind.BACKFILL, replace(job, failed=0))
+    offset = Offset(topic="Fact", last=at(90), next=at(90), topic_state=topic_state)
 
-    def lane(book: Book, now_ms: int = 2000) -> Lane | None:
-        side = next_side(topic, replace(offset, book=book), at(90), now_ms)
-        return side and side.lane
+    def job_kind(topic_state: TopicState, now_ms: int = 2000) -> JobKind | None:
+        due_job = next_job(topic, replace(offset, topic_state=topic_state), at(90), now_ms)
+        return due_job and due_job.job_kind
 
-    assert lane(book) is Lane.REPAIR
-    resting = with_job(book, Lane.REPAIR, job)
-    assert lane(resting) is Lane.BACKFILL
-    assert lane(with_job(resting, Lane.BACKFILL, job)) is None
-    assert lane(with_job(resting, Lane.BACKFILL, job), now_ms=5000) is Lane.REPAIR
+    assert job_kind(topic_state) is JobKind.REPAIR
+    resting = set_job(topic_state, JobKind.REPAIR, job)
+    assert job_kind(resting) is JobKind.BACKFILL
+    assert job_kind(set_job(resting, JobKind.BACKFILL, job)) is None
+    assert job_kind(set_job(resting, JobKind.BACKFILL, job), now_ms=5000) is JobKind.REPAIR
 
 
 DAYS = Topic(
-    topic="Fact", dst="dwh.fact", depends_on=("stage.main",), template=Template.RANGE, late=Late.REPAIR
+    topic="Fact", dst="dwh.fact", depends_on=("stage.main",), template=Template.RANGE, late=LatePolicy.REPAIR
 )
 
 
-def segment(after: int, upto: int, *, late: int = 0) -> Segment:
-    return Segment(after=at(after) if after else START, upto=at(upto), rows=5, late=late)
+def segment(after: int, upto: int, *, late: int = 0) -> CoveredRange:
+    return CoveredRange(after=at(after) if after else START, upto=at(upto), rows=5, late=late)
 
 
 @pytest.mark.parametrize(
@@ -197,36 +198,40 @@ def segment(after: int, upto: int, *, late: int = 0) -> Segment:
 )
 def test_a_back_fill_of_a_range_ends_where_rows_may_still_come(covered, settled, filled):
     segments = tuple(segment(*one) for one in covered)
-    book = with_job(Book(segments=segments), Lane.BACKFILL, Job(after=START, upto=at(99)))
-    side = next_side(DAYS, Offset(topic="Fact", last=at(99), next=at(99), book=book), at(settled), 1)
+    topic_state = set_job(TopicState(segments=segments), JobKind.BACKFILL, TopicJob(after=START, upto=at(99)))
+    due_job = next_job(
+        DAYS, Offset(topic="Fact", last=at(99), next=at(99), topic_state=topic_state), at(settled), 1
+    )
     expected = None if filled is None else (START if not filled[0] else at(filled[0]), at(filled[1]))
-    assert (side and (side.after, side.upto)) == expected
+    assert (due_job and (due_job.after, due_job.upto)) == expected
 
 
 def test_the_growing_gap_of_a_range_is_filled_no_more_often_than_its_forward_runs_go_on():
     topic = replace(DAYS, repeat_seconds=60)
-    book = with_job(Book(), Lane.BACKFILL, Job(after=START, upto=at(99), ran_ms=1000))
-    offset = Offset(topic="Fact", last=at(99), next=at(99), book=book)
-    assert next_side(topic, offset, at(40), 60_999) is None
-    assert next_side(topic, offset, at(40), 61_000) is not None
+    topic_state = set_job(TopicState(), JobKind.BACKFILL, TopicJob(after=START, upto=at(99), ran_ms=1000))
+    offset = Offset(topic="Fact", last=at(99), next=at(99), topic_state=topic_state)
+    assert next_job(topic, offset, at(40), 60_999) is None
+    assert next_job(topic, offset, at(40), 61_000) is not None
 
 
 def test_a_repair_of_a_range_covers_nothing_that_was_not_covered():
-    book = Book(segments=(segment(0, 20, late=1), segment(20, 50)))
-    side = next_side(DAYS, Offset(topic="Fact", last=at(99), next=at(99), book=book), at(60), 1)
-    assert side is not None
-    assert (side.lane, side.after, side.upto) == (Lane.REPAIR, START, at(50))
+    topic_state = TopicState(segments=(segment(0, 20, late=1), segment(20, 50)))
+    due_job = next_job(
+        DAYS, Offset(topic="Fact", last=at(99), next=at(99), topic_state=topic_state), at(60), 1
+    )
+    assert due_job is not None
+    assert (due_job.job_kind, due_job.after, due_job.upto) == (JobKind.REPAIR, START, at(50))
 
 
 def test_a_whole_rebuild_ends_a_failed_repair_and_leaves_a_range_that_was_begun():
-    late = Segment(after=START, upto=at(50), rows=5, late=1)
-    failed = Job(after=START, upto=at(50), failed=2, why="no")
-    begun = replace(failed, opened=Opened(last=START, next=at(50), rows=6))
+    late = CoveredRange(after=START, upto=at(50), rows=5, late=1)
+    failed = TopicJob(after=START, upto=at(50), failed=2, why="no")
+    begun = replace(failed, opened=OpenRange(last=START, next=at(50), rows=6))
     for job, left in ((failed, None), (begun, begun)):
-        book = with_job(Book(segments=(late,)), Lane.REPAIR, job)
-        built = close_forward(book, at(50), at(90), rows=9, now_ms=1, is_whole=True)
+        topic_state = set_job(TopicState(segments=(late,)), JobKind.REPAIR, job)
+        built = close_forward(topic_state, at(50), at(90), rows=9, now_ms=1, is_whole=True)
         assert count_late(built.segments) == 0
-        kept = built.job(Lane.REPAIR)
+        kept = built.job(JobKind.REPAIR)
         assert (kept and replace(kept, opened=job.opened)) == left
 
 

@@ -11,14 +11,14 @@ from oncehouse.etl.lineage.expectation_file import (
     read_expectation,
     write_expectation,
 )
-from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Otherwise, Template, Topic
 from oncehouse.etl.quality.expectations import (
-    Outcome,
+    ExpectationOutcome,
     check_columns,
+    evaluate,
     explain_stop,
-    judge,
+    format_expectation,
     measure_sql,
-    spell_expectation,
 )
 from oncehouse.etl.state.position import Position, Range
 
@@ -28,7 +28,7 @@ def expect(**keys) -> Expectation:
 
 
 def verdict(expectation: Expectation, *figures):
-    (found,) = judge((expectation,), figures)
+    (found,) = evaluate((expectation,), figures)
     return found
 
 
@@ -64,20 +64,20 @@ def test_what_guards_nothing_is_refused(keys, told):
 
 def test_a_share_may_be_written_in_percent():
     assert expect(check="null_share", column="x", at_most="5%") == Expectation(
-        check=Check.NULL_SHARE, columns=("x",), at_most=0.05
+        check=ExpectationKind.NULL_SHARE, columns=("x",), at_most=0.05
     )
 
 
 EXPECTATIONS = st.one_of(
-    st.builds(Expectation, check=st.just(Check.ROWS), at_least=st.integers(0, 2**40)),
+    st.builds(Expectation, check=st.just(ExpectationKind.ROWS), at_least=st.integers(0, 2**40)),
     st.builds(
         Expectation,
-        check=st.just(Check.VALUE),
+        check=st.just(ExpectationKind.VALUE),
         columns=st.tuples(st.sampled_from(["a", "län`der", 'qu"ote'])),
         at_most=st.one_of(st.integers(-(2**63), 2**63), st.floats(-1e9, 1e9), st.just("2026-01-01")),
         otherwise=st.sampled_from(Otherwise),
     ),
-    st.builds(Expectation, check=st.just(Check.UNIQUE), columns=st.just(("a", "b"))),
+    st.builds(Expectation, check=st.just(ExpectationKind.UNIQUE), columns=st.just(("a", "b"))),
 )
 
 
@@ -109,11 +109,16 @@ def test_the_table_keeps_an_expectation_as_it_is(expectation):
 )
 def test_figures_are_judged(expectation, figures, holds, figure):
     found = verdict(expectation, *figures)
-    assert (found.outcome, found.figure) == (Outcome.HELD if holds else Outcome.STOPPED, figure)
+    assert (found.outcome, found.figure) == (
+        ExpectationOutcome.HELD if holds else ExpectationOutcome.STOPPED,
+        figure,
+    )
 
 
 def test_what_only_warns_does_not_stop():
-    assert verdict(expect(check="rows", at_least=1, otherwise="warn"), 0, 0).outcome == Outcome.WARNED
+    assert (
+        verdict(expect(check="rows", at_least=1, otherwise="warn"), 0, 0).outcome == ExpectationOutcome.WARNED
+    )
 
 
 def test_every_figure_goes_to_its_own_expectation():
@@ -123,16 +128,16 @@ def test_every_figure_goes_to_its_own_expectation():
         expect(check="null_share", column="d", at_most=0.5),
         expect(check="unique", column="e"),
     )
-    assert [one.outcome for one in judge(expectations, (4, 4, 0, "1", "5", 3, 0))] == [
-        Outcome.HELD,
-        Outcome.HELD,
-        Outcome.STOPPED,
-        Outcome.HELD,
+    assert [one.outcome for one in evaluate(expectations, (4, 4, 0, "1", "5", 3, 0))] == [
+        ExpectationOutcome.HELD,
+        ExpectationOutcome.HELD,
+        ExpectationOutcome.STOPPED,
+        ExpectationOutcome.HELD,
     ]
 
 
 def test_names_are_quoted_and_bounds_are_bound():
-    hostile = Expectation(check=Check.VALUE, columns=("a` OR 1",), at_most="x' OR 1")
+    hostile = Expectation(check=ExpectationKind.VALUE, columns=("a` OR 1",), at_most="x' OR 1")
     sql, bound = measure_sql((hostile,), {"a` OR 1": "String"}, rows_from="t", source_rows="1")
     assert "`a\\` OR 1` <= {expect_0_most:String}" in sql
     assert bound == {"expect_0_most": "x' OR 1"}
@@ -167,13 +172,13 @@ def test_a_stopped_topic_says_what_was_found_and_how_to_go_on(template):
 
 def test_a_stopped_back_fill_does_not_advise_to_move_the_forward_runs():
     topic = Topic(topic="Orders", dst="dwh.orders")
-    told = explain_stop(topic, SPAN, [verdict(expect(check="rows", at_least=3), 2, 9)], lane="backfill")
+    told = explain_stop(topic, SPAN, [verdict(expect(check="rows", at_least=3), 2, 9)], job_kind="backfill")
     assert "No row of this backfill's range went in" in told
     assert "seek" not in told
 
 
 def test_an_expectation_is_spelt_as_it_was_written():
-    assert spell_expectation(expect(check="unique", column=["a", "b"])) == "unique(a, b)"
-    assert spell_expectation(expect(check="value", column="q", at_least=1, at_most=9)) == (
+    assert format_expectation(expect(check="unique", column=["a", "b"])) == "unique(a, b)"
+    assert format_expectation(expect(check="value", column="q", at_least=1, at_most=9)) == (
         "value(q) at least 1 and at most 9"
     )

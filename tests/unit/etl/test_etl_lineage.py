@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.files import TopicSection, load_lineage
 from oncehouse.etl.lineage.graph import (
-    Change,
+    LineageChange,
     check_lineage,
     compare_lineage,
     order_topics,
 )
-from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Otherwise, Template, Topic
 from oncehouse.etl.settings import EtlSettings, Offsets, load_settings, parse_settings
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "etl.md"
@@ -100,8 +100,8 @@ def test_a_template_of_ones_own_arrives_with_its_parameters_and_expectations(tmp
         template_file=str(tmp_path / "latest.sql.j2"),
         parameters=(("key", "customer"), ("most", 5), ("share", 0.5), ("also", ("a", "b")), ("fine", True)),
         expect=(
-            Expectation(check=Check.ROWS, at_least=1),
-            Expectation(check=Check.UNIQUE, columns=("id", "day"), otherwise=Otherwise.WARN),
+            Expectation(check=ExpectationKind.ROWS, at_least=1),
+            Expectation(check=ExpectationKind.UNIQUE, columns=("id", "day"), otherwise=Otherwise.WARN),
         ),
     )
 
@@ -250,9 +250,9 @@ def test_what_differs_from_the_stored_lineage_is_named_by_topic_and_key():
     old = [step("A"), step("B", "A"), step("Gone")]
     new = [step("A"), Topic(topic="B", dst="db.B", depends_on=("db.A",), delay_seconds=5), step("New")]
     assert compare_lineage(new, old) == (
-        Change(topic="B", kind="changed", keys=("delay_seconds",)),
-        Change(topic="Gone", kind="removed"),
-        Change(topic="New", kind="added"),
+        LineageChange(topic="B", kind="changed", keys=("delay_seconds",)),
+        LineageChange(topic="Gone", kind="removed"),
+        LineageChange(topic="New", kind="added"),
     )
     assert compare_lineage(new, new) == ()
 

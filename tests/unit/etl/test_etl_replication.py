@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.etl.lineage.topic import Late, Template, Topic
-from oncehouse.etl.steps.replication import Spread, explain_one_sided
+from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
+from oncehouse.etl.steps.replication import TableReplication, explain_one_sided
 
 REPLICATED, PLAIN = "ReplicatedReplacingMergeTree", "MergeTree"
 STEP, REPAIR, RELOAD, RANGE = (
     {"template": Template.STEP},
-    {"template": Template.STEP, "late": Late.REPAIR},
+    {"template": Template.STEP, "late": LatePolicy.REPAIR},
     {"template": Template.RELOAD},
     {"template": Template.RANGE},
 )
@@ -18,7 +18,9 @@ STEP, REPAIR, RELOAD, RANGE = (
 
 def judge(work: dict[str, object], engine: str, database: str, replicas: int = 2) -> str | None:
     topic = Topic(topic="T", dst="dwh.t", depends_on=("stage.t",), **work)
-    told = explain_one_sided(topic, Spread(engine=engine, database_engine=database, replicas=replicas))
+    told = explain_one_sided(
+        topic, TableReplication(engine=engine, database_engine=database, replicas=replicas)
+    )
     return told and told[0]
 
 

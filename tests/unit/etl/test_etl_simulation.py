@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncehouse.etl.lineage.topic import Check, Expectation, Topic
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Topic
 from oncehouse.etl.scheduler.due_steps import due_steps
-from oncehouse.etl.scheduler.topic_bound import Reaches
+from oncehouse.etl.scheduler.topic_bound import TopicBounds
 from oncehouse.etl.state import topic_lease, transitions
-from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.decision import DueStep, ResumeStep
 from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.position import Position, Range
-from oncehouse.etl.state.topic_lease import Worker, blank
-from oncehouse.etl.state.transitions import Snapshot
+from oncehouse.etl.state.topic_lease import TopicWorker, new_offset
+from oncehouse.etl.state.transitions import OffsetSnapshot
 from oncehouse.etl.steps.operation_builder import step_operations
 from oncehouse.etl.steps.operations import (
     Execute,
@@ -46,12 +46,12 @@ class MemoryOffsets:
     def prepare(self) -> None:
         return
 
-    def read_all(self) -> Snapshot:
-        return Snapshot(offsets=dict(self.rows), now_ms=self.now_ms)
+    def read_all(self) -> OffsetSnapshot:
+        return OffsetSnapshot(offsets=dict(self.rows), now_ms=self.now_ms)
 
     def change(self, topic: str, decide: transitions.Decide, seen: Offset | None = None) -> Offset:
         self.now_ms += 1
-        wanted = decide(self.rows.get(topic) or blank(topic), self.now_ms)
+        wanted = decide(self.rows.get(topic) or new_offset(topic), self.now_ms)
         self.rows[topic] = replace(wanted, run_ms=self.now_ms)
         return self.rows[topic]
 
@@ -109,7 +109,7 @@ class Simulation:
     def run_round(self, *, sizes_late: bool, crash_after: int | None) -> bool:
         """One round of a fresh process, which dies after so many operations; whether a step was done."""
         self.processes += 1
-        worker = Worker(hostid=f"process{self.processes}", lease_seconds=LEASE_MS / 1000)
+        worker = TopicWorker(hostid=f"process{self.processes}", lease_seconds=LEASE_MS / 1000)
         snapshot = self.store.read_all()
         (decision,) = due_steps(
             (self.topic,),
@@ -122,16 +122,16 @@ class Simulation:
         )
         seen = decision.offset
         match decision:
-            case Resume():
+            case ResumeStep():
                 span = Range(last=seen.last, next=seen.next, rows=0, is_cut=True)
-            case Due():
+            case DueStep():
                 found = self.find(seen.last, decision.upper_ms, self.topic.maxstep_rows)
                 if found is None:
                     return False
                 span = found if sizes_late else self.halve(found)
             case _:
                 return False
-        is_resumed = isinstance(decision, Resume)
+        is_resumed = isinstance(decision, ResumeStep)
         is_fixed = is_resumed or not sizes_late
         self.perform(worker, seen, span, is_fixed=is_fixed, is_resumed=is_resumed, crash_after=crash_after)
         return True
@@ -145,7 +145,7 @@ class Simulation:
 
     def perform(  # noqa: C901 - one case an operation
         self,
-        worker: Worker,
+        worker: TopicWorker,
         seen: Offset,
         span: Range,
         *,
@@ -265,7 +265,7 @@ def simulate(
         maxstep_rows=maxstep,
         delay_seconds=delay_ms / 1000,
         before=("SELECT 1",),
-        expect=(Expectation(check=Check.ROWS, at_least=1),) if expects else (),
+        expect=(Expectation(check=ExpectationKind.ROWS, at_least=1),) if expects else (),
     )
     simulation = Simulation(topic=topic, fan_out=fan_out, block_rows=max(block_rows, fan_out))
     simulation.set_clock(simulation.clock_ms if not delay_ms else 0)
@@ -314,22 +314,22 @@ def test_a_bound_by_the_fastest_source_would_be_caught(monkeypatch):
 
 def test_a_delay_that_is_taken_off_the_sources_would_be_caught(monkeypatch):
     """The seeded defect, and how it once was: the youngest rows of a source that pauses are never built."""
-    honest = Reaches._find_bound
+    honest = TopicBounds._find_bound
 
     def find_bound(self, topic):
         bound = honest(self, topic)
         return bound and replace(bound, upto=replace(bound.upto, time_ms=bound.upto.time_ms - 4))
 
-    monkeypatch.setattr(Reaches, "_find_bound", find_bound)
+    monkeypatch.setattr(TopicBounds, "_find_bound", find_bound)
     with pytest.raises(AssertionError):
         play(simulate(100, 4, 1, 1000), [("arrive", 1, 5), ("run", None, False)])
 
 
 def test_a_delay_that_is_forgotten_would_be_caught(monkeypatch):
     """The seeded defect: rows are read as soon as they are there."""
-    honest = Reaches.__init__
+    honest = TopicBounds.__init__
     monkeypatch.setattr(
-        Reaches, "__init__", lambda self, *others: honest(self, *others[:3], 1 << 60, *others[4:])
+        TopicBounds, "__init__", lambda self, *others: honest(self, *others[:3], 1 << 60, *others[4:])
     )
     with pytest.raises(AssertionError, match="delay"):
         play(

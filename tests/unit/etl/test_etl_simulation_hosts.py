@@ -16,10 +16,10 @@ from test_etl_simulation import LEASE_MS, MemoryOffsets
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.state import transitions
-from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.decision import DueStep, ResumeStep
 from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.position import Position, Range
-from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.topic_lease import MutexError, TopicWorker
 from oncehouse.etl.steps.operation_builder import step_operations
 from oncehouse.etl.steps.operations import Insert, WriteLast, WriteNext
 from oncehouse.etl.steps.transforms import Transform
@@ -51,27 +51,29 @@ class EtlSimulation:
     def advance(self, host: int, operations: int) -> None:
         """A host does so much and then stands still, in the middle of a step or between two."""
         for _ in range(operations):
-            going = self.hosts.setdefault(host, self.work(Worker(hostid=f"host{host}", lease_seconds=60)))
+            going = self.hosts.setdefault(
+                host, self.work(TopicWorker(hostid=f"host{host}", lease_seconds=60))
+            )
             try:
                 next(going)
             except (StopIteration, MutexError):
                 del self.hosts[host]
 
-    def work(self, worker: Worker) -> Iterator[None]:
+    def work(self, worker: TopicWorker) -> Iterator[None]:
         snapshot = self.store.read_all()
         sources = {STAGE: SourceState(table=STAGE, newest=self.stage[-1] if self.stage else None)}
         decisions = due_steps(
             TOPICS, snapshot.offsets, sources, snapshot.now_ms, hostid=worker.hostid, lease_seconds=60
         )
         for decision in decisions:
-            span = self.find(decision) if isinstance(decision, Due | Resume) else None
+            span = self.find(decision) if isinstance(decision, DueStep | ResumeStep) else None
             if span is not None:
                 yield from self.perform(worker, decision.topic, decision.offset, span)
         yield
 
-    def find(self, decision: Due | Resume) -> Range | None:
+    def find(self, decision: DueStep | ResumeStep) -> Range | None:
         last = decision.offset.last
-        if isinstance(decision, Resume):
+        if isinstance(decision, ResumeStep):
             return self.range_of(last, decision.offset.next, is_cut=True)
         rows = [one for one in self.stage if one > last and one.time_ms <= decision.upper_ms]
         taken = rows[: decision.topic.maxstep_rows]
@@ -86,7 +88,7 @@ class EtlSimulation:
         rows = [one for one in self.stage if last < one <= end]
         return Range(last=last, next=end, rows=len(rows), is_cut=is_cut, splits_time=bool(rest))
 
-    def perform(self, worker: Worker, topic: Topic, seen: Offset, span: Range) -> Iterator[None]:
+    def perform(self, worker: TopicWorker, topic: Topic, seen: Offset, span: Range) -> Iterator[None]:
         operations = step_operations(
             topic, TRANSFORM, {"id": "UInt64"}, span, hostid=worker.hostid, is_fixed=True, generation=0
         )
@@ -109,7 +111,7 @@ class EtlSimulation:
                         splits_time=operation.splits_time and self.tells_splits,
                     )
 
-    def insert(self, operation: Insert, worker: Worker, topic: Topic, span: Range) -> None:
+    def insert(self, operation: Insert, worker: TopicWorker, topic: Topic, span: Range) -> None:
         row = self.store.rows[topic.topic]
         if self.looks_who_holds and (row.hostid, row.last, row.next) != (worker.hostid, span.last, span.next):
             raise MutexError("the range of this topic has changed")

@@ -19,10 +19,10 @@ from oncehouse.cli.pager import paged
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.common.json_documents import Answer
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.graph import Change, compare_lineage
+from oncehouse.etl.lineage.graph import LineageChange, compare_lineage
 from oncehouse.etl.lineage.svg import draw_svg
 from oncehouse.etl.lineage.tree import draw_tree
-from oncehouse.etl.status_text import spell_now
+from oncehouse.etl.status_text import format_decision
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.preflight.check import Finding
@@ -45,12 +45,12 @@ class EtlStatements(Answer, of=("etl init",)):
 class EtlChecked(Answer, of=("etl check",)):
     ok: bool
     findings: tuple[Finding, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LineageChange, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineageChanges(Answer, of=("etl sync",)):
-    changes: tuple[Change, ...]
+    changes: tuple[LineageChange, ...]
     written: bool
 
 
@@ -104,10 +104,10 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     from oncehouse.clickhouse.preflight.check import Level
     from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
     from oncehouse.etl.preflight.lineage_check import inspect_lineage
-    from oncehouse.etl.preflight.server_check import inspect_server, judge_declarations
+    from oncehouse.etl.preflight.server_check import evaluate_declarations, inspect_server
 
     with open_etl(file) as etl:
-        named = {table for topic in etl.work for table in (topic.dst, *topic.depends_on)}
+        named = {table for topic in etl.built_topics for table in (topic.dst, *topic.depends_on)}
         has_local_offsets = etl.settings.offsets.store == "rocksdb"
         findings = (
             *inspect_server(etl.client, etl.lineage, has_local_offsets=has_local_offsets),
@@ -117,7 +117,7 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
         changes = find_changes(etl)
         made = is_made(etl)
         if made:
-            findings = (*findings, *judge_declarations(etl.lineage, etl.store.read_all().offsets))
+            findings = (*findings, *evaluate_declarations(etl.lineage, etl.store.read_all().offsets))
     ok = all(finding.level is not Level.ERROR for finding in findings)
     if as_json:
         show_json(EtlChecked(ok=ok, findings=findings, changes=changes))
@@ -127,7 +127,7 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
 
 
 def show_findings(
-    etl: Etl, findings: tuple[Finding, ...], changes: tuple[Change, ...], *, made: bool, ok: bool
+    etl: Etl, findings: tuple[Finding, ...], changes: tuple[LineageChange, ...], *, made: bool, ok: bool
 ) -> None:
     for finding in findings:
         say(f"{finding.level}: {finding.where}: {finding.what}")
@@ -139,7 +139,9 @@ def show_findings(
         table = f"{etl.settings.database}.Lineage"
         say(f"{len(changes)} topics differ from the table {table}; `oncehouse etl sync` shows them")
     if ok:
-        say(f"{len(etl.work)} topics of {len(etl.lineage) - len(etl.work)} sources are ready to run")
+        say(
+            f"{len(etl.built_topics)} topics of {len(etl.lineage) - len(etl.built_topics)} sources are ready to run"
+        )
 
 
 @app.command()
@@ -168,7 +170,7 @@ def is_made(etl: Etl) -> bool:
     return read_lineage(etl.client, etl.settings.database) is not None
 
 
-def find_changes(etl: Etl) -> tuple[Change, ...]:
+def find_changes(etl: Etl) -> tuple[LineageChange, ...]:
     """How the folder differs from the table; a table that is not there is an empty one."""
     from oncehouse.etl.lineage.table import as_stored, read_lineage
 
@@ -202,7 +204,7 @@ def graph(
 
     with open_etl(file) as etl:
         lineage = etl.lineage
-        states = {one.topic: spell_now(one) for one in read_status(etl)} if with_status else {}
+        states = {one.topic: format_decision(one) for one in read_status(etl)} if with_status else {}
     if svg is not None:
         try:
             svg.write_text(draw_svg(lineage, states), encoding="utf-8")

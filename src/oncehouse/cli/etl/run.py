@@ -17,14 +17,14 @@ from oncehouse.cli.pager import paged
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
-from oncehouse.etl.status_text import spell_position, without_name
+from oncehouse.etl.status_text import format_position, without_name
 
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
-    from oncehouse.etl.scheduler.scheduler import Failed, Round, Scheduler
-    from oncehouse.etl.scheduler.step_runner import Done
+    from oncehouse.etl.scheduler.scheduler import Scheduler, SchedulerRound, StepFailed
+    from oncehouse.etl.scheduler.step_runner import StepDone
     from oncehouse.etl.state.position import Position
-    from oncehouse.etl.steps.step_planner import Step
+    from oncehouse.etl.steps.step_planner import TopicStep
 
 FAILED_EXIT_CODE = 1
 
@@ -50,7 +50,7 @@ class PlannedStep:
 @dataclass(frozen=True, kw_only=True)
 class PlannedSteps(Answer, of=("etl plan",)):
     steps: list[PlannedStep]
-    failed: list[Failed]
+    failed: list[StepFailed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +60,15 @@ class ServerAway(Answer, of=("etl run",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDone(Answer, of=("etl run",)):
+class StepDoneEvent(Answer, of=("etl run",)):
     event: Literal["step"] = "step"
-    done: Inlined[Done]
+    done: Inlined[StepDone]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepFailed(Answer, of=("etl run",)):
+class StepFailedEvent(Answer, of=("etl run",)):
     event: Literal["failed"] = "failed"
-    failed: Inlined[Failed]
+    failed: Inlined[StepFailed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class StepsEnd(Answer, of=("etl run",)):
 @paged()
 def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
     """Print the steps that `run` would begin now, with their SQL; exit 1 when a topic cannot be planned."""
-    from oncehouse.etl.scheduler.scheduler import Failed
+    from oncehouse.etl.scheduler.scheduler import StepFailed
 
     with open_etl(file) as etl:
         if topic is not None:
@@ -92,9 +92,9 @@ def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_js
         read_offsets(etl)
         with open_scheduler(etl) as scheduler:
             planned = scheduler.plan(topic)
-    failed = [one for one in planned if isinstance(one, Failed)]
+    failed = [one for one in planned if isinstance(one, StepFailed)]
     if as_json:
-        steps = [_describe_step(one) for one in planned if not isinstance(one, Failed)]
+        steps = [_describe_step(one) for one in planned if not isinstance(one, StepFailed)]
         show_json(PlannedSteps(steps=steps, failed=failed))
     else:
         _show_plan(planned)
@@ -102,11 +102,11 @@ def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_js
         raise typer.Exit(FAILED_EXIT_CODE)
 
 
-def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
-    from oncehouse.etl.scheduler.scheduler import Failed
+def _show_plan(planned: tuple[TopicStep | StepFailed, ...]) -> None:
+    from oncehouse.etl.scheduler.scheduler import StepFailed
 
     for one in planned:
-        if isinstance(one, Failed):
+        if isinstance(one, StepFailed):
             say(f"-- {one.topic} cannot be planned:")
             say("   " + without_name(one.topic, one.why).strip().replace("\n", "\n   ") + "\n")
         else:
@@ -117,9 +117,9 @@ def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
 
 def open_scheduler(etl: Etl) -> Scheduler:
     from oncehouse.etl.scheduler.scheduler import Scheduler, unique_hostid
-    from oncehouse.etl.state.topic_lease import Worker
+    from oncehouse.etl.state.topic_lease import TopicWorker
 
-    worker = Worker(hostid=unique_hostid(), lease_seconds=etl.settings.lease)
+    worker = TopicWorker(hostid=unique_hostid(), lease_seconds=etl.settings.lease)
     return Scheduler(
         etl.client,
         etl.store,
@@ -133,11 +133,11 @@ def open_scheduler(etl: Etl) -> Scheduler:
     )
 
 
-def _describe_step(step: Step) -> PlannedStep:
-    from oncehouse.etl.steps.explain import explain
+def _describe_step(step: TopicStep) -> PlannedStep:
+    from oncehouse.etl.steps.explain import explain, operation_name
 
     operations = [
-        PlannedOperation(operation=type(operation).__name__, text=explain(operation))
+        PlannedOperation(operation=operation_name(operation), text=explain(operation))
         for operation in step.operations
     ]
     return PlannedStep(
@@ -150,7 +150,7 @@ def _describe_step(step: Step) -> PlannedStep:
     )
 
 
-def _show_step(step: Step) -> None:
+def _show_step(step: TopicStep) -> None:
     from oncehouse.etl.steps.explain import explain
 
     span = f"after {_spell(step.span.last)} up to {_spell(step.span.next)}"
@@ -162,7 +162,7 @@ def _show_step(step: Step) -> None:
 
 
 def _spell(position: Position) -> str:
-    return spell_position(position) if position.time_ms else "the start"
+    return format_position(position) if position.time_ms else "the start"
 
 
 def run(
@@ -203,8 +203,8 @@ def _run_once(scheduler: Scheduler, stop: Stop, report: Report) -> None:
             return
 
 
-def _tell_step(done: Done) -> str:
-    step = f"{done.topic}: {done.rows:,} rows" + (f" ({done.lane})" if done.lane else "")
+def _tell_step(done: StepDone) -> str:
+    step = f"{done.topic}: {done.rows:,} rows" + (f" ({done.job_kind})" if done.job_kind else "")
     return "\n".join([step, *(f"{done.topic}: warning: {one}" for one in done.warnings)])
 
 
@@ -218,32 +218,32 @@ class Report:
     failed: dict[str, str] = field(default_factory=dict)
     """Topics whose latest step failed, and why."""
 
-    def take(self, done: Round | OncehouseError) -> None:
+    def take(self, done: SchedulerRound | OncehouseError) -> None:
         from oncehouse.errors import OncehouseError
-        from oncehouse.etl.scheduler.scheduler import Failed
-        from oncehouse.etl.scheduler.step_runner import Done
+        from oncehouse.etl.scheduler.scheduler import StepFailed
+        from oncehouse.etl.scheduler.step_runner import StepDone
 
         if isinstance(done, OncehouseError):
             self._line(ServerAway(why=str(done)), f"waiting: {done}")
             return
         for outcome in done.outcomes:
-            if isinstance(outcome, Done):
+            if isinstance(outcome, StepDone):
                 self.steps[outcome.topic] += 1
                 self.rows[outcome.topic] += outcome.rows
                 self.failed.pop(outcome.topic, None)
-                self._line(StepDone(done=outcome), _tell_step(outcome))
-            elif isinstance(outcome, Failed):
+                self._line(StepDoneEvent(done=outcome), _tell_step(outcome))
+            elif isinstance(outcome, StepFailed):
                 self.failed[outcome.topic] = outcome.why
                 self._line(
-                    StepFailed(failed=outcome),
+                    StepFailedEvent(failed=outcome),
                     f"{outcome.topic}: {without_name(outcome.topic, outcome.why)}",
                 )
 
-    def _line(self, event: ServerAway | StepDone | StepFailed, text: str) -> None:
+    def _line(self, event: ServerAway | StepDoneEvent | StepFailedEvent, text: str) -> None:
         if self.as_json:
             show_json(event)
         elif structured_logging.is_started():
-            level = logging.INFO if isinstance(event, StepDone) else logging.WARNING
+            level = logging.INFO if isinstance(event, StepDoneEvent) else logging.WARNING
             say_aside(text, level, **plain(event))
         else:
             say(text)

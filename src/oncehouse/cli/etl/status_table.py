@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oncehouse.cli.output import say, show_table
-from oncehouse.etl.status_text import list_notes, spell_behind, spell_now, spell_position
+from oncehouse.etl.status_text import format_decision, format_lag, format_position, list_notes
 
 if TYPE_CHECKING:
     from oncehouse.etl.status import TopicStatus
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 def show_status(found: Sequence[TopicStatus]) -> None:
     show_table(
         ["topic", "last (UTC), id", "rows", "behind", "now"],
-        [(one.topic, spell_position(one.last), one.rows, spell_behind(one), spell_now(one)) for one in found],
+        [
+            (one.topic, format_position(one.last), one.rows, format_lag(one), format_decision(one))
+            for one in found
+        ],
         empty="the lineage has sources only; nothing is built",
     )
     notes = [(one.topic, note) for one in found for note in list_notes(one)]

@@ -26,7 +26,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Template
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import MAX_ID, START, Position, before
-from oncehouse.etl.status_text import spell_position
+from oncehouse.etl.status_text import format_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,8 @@ def seek(
     with open_etl(file) as etl:
         found = find_topic(etl, topic)
         snapshot = read_offsets(etl)
-        seen = snapshot.offsets.get(found.topic) or topic_lease.blank(found.topic)
-        nobody = topic_lease.Worker(hostid="", lease_seconds=etl.settings.lease)
+        seen = snapshot.offsets.get(found.topic) or topic_lease.new_offset(found.topic)
+        nobody = topic_lease.TopicWorker(hostid="", lease_seconds=etl.settings.lease)
         topic_lease.check_free(seen, nobody, snapshot.now_ms)
         end_inserts(etl.client, found)  # of a process that died: what it still inserts would be doubled
         if not force:
@@ -75,7 +75,7 @@ def seek(
             drops_open=force,
             seen=None if force else seen,
         )
-    _show_offset(row, f"{topic} goes on after {spell_position(row.last)}", as_json=as_json)
+    _show_offset(row, f"{topic} goes on after {format_position(row.last)}", as_json=as_json)
 
 
 def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> None:
@@ -170,7 +170,7 @@ def declare(
         else:
             upto = parse_declared(position)
             row = declarations.declare(etl.store, source.topic, upto, consumer=consumer, is_forced=force)
-            told = f"{source.dst} is declared to have come to {spell_position(row.last)}"
+            told = f"{source.dst} is declared to have come to {format_position(row.last)}"
     _show_offset(row, told, as_json=as_json)
 
 

@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, StrictStr, 
 from oncehouse.config.field_types import Name, refuse_repeats
 from oncehouse.config.pipeline import Section
 from oncehouse.config.problems import nearest
-from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Otherwise
 
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
-_NUMBERS = (Check.ROWS, Check.ROWS_PER_SOURCE_ROW, Check.NULL_SHARE)
+_NUMBERS = (ExpectationKind.ROWS, ExpectationKind.ROWS_PER_SOURCE_ROW, ExpectationKind.NULL_SHARE)
 
 
 def parse_share(value: object) -> object:
@@ -38,7 +38,7 @@ def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-def _known(word: type[Check | Otherwise]) -> BeforeValidator:
+def _known(word: type[ExpectationKind | Otherwise]) -> BeforeValidator:
     def check(value: object) -> object:
         known = [one.value for one in word]
         if value in known:
@@ -54,7 +54,7 @@ Bound = Annotated[StrictInt | StrictFloat | StrictStr, BeforeValidator(_refuse_s
 
 
 class ExpectationSection(Section):
-    check: Annotated[Check, _known(Check)]
+    check: Annotated[ExpectationKind, _known(ExpectationKind)]
     """`rows`, `rows_per_source_row`, `null_share`, `value` or `unique`."""
     column: Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)] = ()
     """For `null_share` and `value`: the column. For `unique`: one, or a list of those that are unique together."""
@@ -73,16 +73,16 @@ class ExpectationSection(Section):
         return self
 
     def _check_columns(self) -> None:
-        if self.check in (Check.ROWS, Check.ROWS_PER_SOURCE_ROW) and self.column:
+        if self.check in (ExpectationKind.ROWS, ExpectationKind.ROWS_PER_SOURCE_ROW) and self.column:
             raise ValueError(f"{self.check} counts rows and looks at no column; remove `column`")
-        if self.check in (Check.NULL_SHARE, Check.VALUE) and len(self.column) != 1:
+        if self.check in (ExpectationKind.NULL_SHARE, ExpectationKind.VALUE) and len(self.column) != 1:
             raise ValueError(f"{self.check} looks at one column; name it as `column`")
-        if self.check == Check.UNIQUE and not self.column:
+        if self.check == ExpectationKind.UNIQUE and not self.column:
             raise ValueError("unique needs `column`: one, or a list of those that are unique together")
 
     def _check_bounds(self) -> None:
         bounds = [bound for bound in (self.at_least, self.at_most) if bound is not None]
-        if self.check == Check.UNIQUE:
+        if self.check == ExpectationKind.UNIQUE:
             if bounds:
                 raise ValueError("unique has no bounds; remove at_least and at_most")
             return
@@ -90,7 +90,7 @@ class ExpectationSection(Section):
             raise ValueError(f"{self.check} needs at_least, at_most or both")
         if self.check in _NUMBERS and any(isinstance(bound, str) or bound < 0 for bound in bounds):
             raise ValueError(f"{self.check} is compared with numbers from 0 on")
-        if self.check == Check.NULL_SHARE and any(
+        if self.check == ExpectationKind.NULL_SHARE and any(
             bound > 1 for bound in bounds if not isinstance(bound, str)
         ):
             raise ValueError("null_share is between 0 and 1, or 0% and 100%")

@@ -24,7 +24,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.expectation_file import ExpectationSection, Share, make_expectation
 from oncehouse.etl.lineage.graph import check_lineage
 from oncehouse.etl.lineage.sql_text import TEMPLATE_FILE, is_template_file, split_statements
-from oncehouse.etl.lineage.topic import GATE_SHARE, LATE_WITHIN_SECONDS, Late, Template, Topic
+from oncehouse.etl.lineage.topic import GATE_SHARE, LATE_WITHIN_SECONDS, LatePolicy, Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ def _check_template(value: str) -> str:
 
 
 def _check_late(value: str) -> str:
-    known = [late.value for late in Late]
+    known = [late.value for late in LatePolicy]
     if value in known:
         return value
     meant = nearest(value, known)
@@ -138,7 +138,7 @@ class TopicSection(Section):
     """For `reload` and `range`: with fewer than this share of the rows it had, nothing is put in place."""
     expect: tuple[ExpectationSection, ...] = ()
     """What must hold of the rows of a run before anybody sees them."""
-    late: Annotated[str, AfterValidator(_check_late)] = Late.COUNT.value
+    late: Annotated[str, AfterValidator(_check_late)] = LatePolicy.COUNT.value
     """Rows that arrive with positions already passed: `count`, `repair`, `stop` or `ignore`."""
     late_within: Seconds = LATE_WITHIN_SECONDS
     """How far behind its position a topic looks for late rows."""
@@ -235,9 +235,9 @@ def _find_wrong_files(section: TopicSection, topic: Topic) -> Iterator[tuple[str
             yield key, f"there is no file {name} beside this one"
         elif key == "template" and path is not None:
             with needs_extra("etl", "a template of your own"):
-                from oncehouse.etl.lineage.user_templates import rehearse_template
+                from oncehouse.etl.lineage.user_templates import check_template
             try:
-                rehearse_template(topic, Path(path))
+                check_template(topic, Path(path))
             except ConfigurationError as error:
                 yield key, str(error)
 
@@ -261,7 +261,7 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
         expect=tuple(make_expectation(one) for one in section.expect),
         template_file=str(folder / section.template) if is_own else None,
         parameters=tuple(section.parameters.items()),
-        late=Late(section.late),
+        late=LatePolicy(section.late),
         late_within_seconds=section.late_within,
     )
 

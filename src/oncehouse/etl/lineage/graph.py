@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from graphlib import CycleError, TopologicalSorter
 
 from oncehouse.config.problems import nearest
-from oncehouse.etl.lineage.topic import GATE_SHARE, Check, Template, Topic
+from oncehouse.etl.lineage.topic import GATE_SHARE, ExpectationKind, Template, Topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class LineageProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class LineageChange:
     """How one topic of the folder differs from the table in ClickHouse."""
 
     topic: str
@@ -64,14 +64,14 @@ def order_topics(lineage: Sequence[Topic]) -> tuple[Topic, ...]:
     return tuple(done.values())
 
 
-def compare_lineage(wanted: Sequence[Topic], stored: Sequence[Topic]) -> tuple[Change, ...]:
+def compare_lineage(wanted: Sequence[Topic], stored: Sequence[Topic]) -> tuple[LineageChange, ...]:
     """What has to change in the stored lineage to become the wanted one, by topic name."""
     new, old = ({topic.topic: topic for topic in lines} for lines in (wanted, stored))
-    changes = [Change(topic=name, kind="added") for name in new.keys() - old.keys()]
-    changes += [Change(topic=name, kind="removed") for name in old.keys() - new.keys()]
+    changes = [LineageChange(topic=name, kind="added") for name in new.keys() - old.keys()]
+    changes += [LineageChange(topic=name, kind="removed") for name in old.keys() - new.keys()]
     for name in new.keys() & old.keys():
         if keys := _different_keys(new[name], old[name]):
-            changes.append(Change(topic=name, kind="changed", keys=keys))
+            changes.append(LineageChange(topic=name, kind="changed", keys=keys))
     return tuple(sorted(changes, key=lambda change: change.topic))
 
 
@@ -151,7 +151,7 @@ def _find_misplaced(topic: Topic) -> Iterable[tuple[str, str]]:
 
 def _find_vain_expectations(topic: Topic) -> Iterable[tuple[str, str]]:
     for expectation in topic.expect:
-        if expectation.check != Check.ROWS_PER_SOURCE_ROW:
+        if expectation.check != ExpectationKind.ROWS_PER_SOURCE_ROW:
             continue
         if topic.template == Template.RANGE:
             yield "expect", "rows_per_source_row: a range covers whole partitions, not the source's new rows"

@@ -38,7 +38,7 @@ class UnclosedError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class SqlStatement:
     text: str
     line: int
     """Where its first word stands, counted from 1."""
@@ -49,7 +49,7 @@ class Statement:
         return _strip_comments(self.text)
 
 
-def split_statements(text: str) -> tuple[Statement, ...]:
+def split_statements(text: str) -> tuple[SqlStatement, ...]:
     """What stands between semicolons; pieces of nothing but comments are left out."""
     ends = [start for kind, start, _ in _scan(text) if kind == "end"]
     statements, start = [], 0
@@ -57,7 +57,7 @@ def split_statements(text: str) -> tuple[Statement, ...]:
         piece = text[start:end]
         if _strip_comments(piece):
             first = start + _first_word(piece)
-            statements.append(Statement(text=piece.strip(), line=text.count("\n", 0, first) + 1))
+            statements.append(SqlStatement(text=piece.strip(), line=text.count("\n", 0, first) + 1))
         start = end + 1
     return tuple(statements)
 

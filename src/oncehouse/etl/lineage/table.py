@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.etl.lineage.expectation_file import read_expectation, write_expectation
-from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +155,7 @@ def _make_topic(row: tuple[Any, ...]) -> Topic:
         expect=tuple(read_expectation(text) for text in line["expect"]),
         template_file=line["template_file"],
         parameters=tuple((name, _read_value(text)) for name, text in dict(line["parameters"]).items()),
-        late=Late(line["late"]),
+        late=LatePolicy(line["late"]),
         late_within_seconds=line["late_within"],
     )
 

@@ -15,7 +15,7 @@ class Template(StrEnum):
     RANGE = "range"
 
 
-class Check(StrEnum):
+class ExpectationKind(StrEnum):
     """What an expectation looks at."""
 
     ROWS = "rows"
@@ -40,7 +40,7 @@ Value = str | int | float
 class Expectation:
     """What must hold of the rows of a run, before anybody sees them."""
 
-    check: Check
+    check: ExpectationKind
     columns: tuple[str, ...] = ()
     at_least: Value | None = None
     at_most: Value | None = None
@@ -50,7 +50,7 @@ class Expectation:
 GATE_SHARE = 0.5
 
 
-class Late(StrEnum):
+class LatePolicy(StrEnum):
     """What becomes of rows that arrive with positions that a topic has passed."""
 
     IGNORE = "ignore"
@@ -89,7 +89,7 @@ class Topic:
     """The user's own template, whose rows go in the way that `template` says."""
     parameters: tuple[tuple[str, Value | tuple[Value, ...]], ...] = ()
     """Values that the user's own template may ask for."""
-    late: Late = Late.COUNT
+    late: LatePolicy = LatePolicy.COUNT
     late_within_seconds: float = LATE_WITHIN_SECONDS
     """How far behind `last` late rows are looked for."""
 

@@ -20,7 +20,7 @@ from jinja2 import nodes, sandbox
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.config.file_loader import read_text
 from oncehouse.errors import ConfigurationError, OncehouseError
-from oncehouse.etl.lineage.sql_text import Statement, UnclosedError, split_statements
+from oncehouse.etl.lineage.sql_text import SqlStatement, UnclosedError, split_statements
 from oncehouse.etl.lineage.topic import Topic
 
 RANGE_PARAMETERS = {
@@ -86,7 +86,7 @@ def _is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and repr(one) == repr(other)
 
 
-def rehearse_template(topic: Topic, path: Path) -> None:
+def check_template(topic: Topic, path: Path) -> None:
     """Fill the template in without a server; a ConfigurationError says what is wrong with it, and in which line."""
     stand_in = Sql("(SELECT 1)") if topic.transform is not None else None
     render_template(topic, path, transform=stand_in)
@@ -194,7 +194,7 @@ def _type_of(value: object) -> str:
 
 
 def _sort_statements(
-    statements: tuple[Statement, ...], topic: Topic, path: Path, bound: Mapping[str, Any]
+    statements: tuple[SqlStatement, ...], topic: Topic, path: Path, bound: Mapping[str, Any]
 ) -> Rendered:
     places = [at for at, one in enumerate(statements) if _YIELDS_ROWS.match(one.words)]
     if len(places) != 1:

@@ -1,8 +1,7 @@
 """Can ClickHouse serve the lineage? Tables and lineage in, findings with exact advice out.
 
-`judge_topic` is pure; `inspect_lineage` has the tables read by `lineage_tables.py`, and lets the server describe each
-file, template and block with expectations. Nothing is changed: what has to be put right is given as the statement, for
-somebody to run.
+`evaluate_topic` is pure; `inspect_lineage` reads the tables (`table_info.py`), and lets the server describe each file,
+template and block with expectations. Nothing is changed: a finding gives the statement to run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.clickhouse.preflight.check import Finding, Level
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 from oncehouse.etl.preflight.table_info import TableState, read_tables, window_setting
 from oncehouse.etl.quality.expectations import check_columns
 from oncehouse.etl.steps.destination_check import LEAST_BLOCKS
@@ -45,7 +44,7 @@ def inspect_lineage(client: Client, lineage: Sequence[Topic], database: str) -> 
         finding
         for topic in lineage
         for finding in (
-            *judge_topic(topic, tables, database),
+            *evaluate_topic(topic, tables, database),
             *_try_transform(client, topic, tables, database),
         )
     )
@@ -68,7 +67,7 @@ def _try_transform(
         yield _error(topic, str(error).splitlines()[0], "correct it; `oncehouse etl plan` shows its SQL")
         return
     if is_written:
-        yield from _judge_columns(topic, transform.name, columns, tables.get(topic.dst))
+        yield from _evaluate_columns(topic, transform.name, columns, tables.get(topic.dst))
 
 
 def transform_view(topic: Topic, database: str) -> str | None:
@@ -80,20 +79,20 @@ def transform_view(topic: Topic, database: str) -> str | None:
     return None if topic.transform.endswith(".sql") else topic.transform
 
 
-def judge_topic(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
+def evaluate_topic(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
     """Everything that stands in a topic's way; a source is judged by the topics that read it."""
     if topic.is_source:
         if topic.dst not in tables:
             yield _error(topic, f"the source {topic.dst} does not exist", "create it, or correct its dst")
         return
-    yield from _judge_destination(topic, tables.get(topic.dst))
-    yield from _judge_transform(topic, tables, database)
+    yield from _evaluate_destination(topic, tables.get(topic.dst))
+    yield from _evaluate_transform(topic, tables, database)
     for at, table in enumerate(topic.depends_on):
         if (state := tables.get(table)) is not None:
-            yield from _judge_source(topic, table, state, is_main=at == 0)
+            yield from _evaluate_source(topic, table, state, is_main=at == 0)
 
 
-def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Finding]:
+def _evaluate_destination(topic: Topic, state: TableState | None) -> Iterable[Finding]:
     if state is None:
         yield _error(topic, f"the table {topic.dst} does not exist", "create it, or correct dst")
         return
@@ -113,13 +112,13 @@ def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Findi
             what=f"{topic.dst} remembers {state.window_blocks} blocks; it may not recognize a repeated step",
             advice=f"{widen_window_ddl(split_table(topic.dst), setting, WINDOW_BLOCKS)};",
         )
-    if topic.template == Template.STEP and topic.late is Late.REPAIR:
-        yield from _judge_repair(topic, state)
+    if topic.template == Template.STEP and topic.late is LatePolicy.REPAIR:
+        yield from _evaluate_repair(topic, state)
     if topic.template == Template.RANGE and topic.range_column is not None:
-        yield from _judge_range(topic, state, topic.range_column)
+        yield from _evaluate_range(topic, state, topic.range_column)
 
 
-def _judge_repair(topic: Topic, state: TableState) -> Iterable[Finding]:
+def _evaluate_repair(topic: Topic, state: TableState) -> Iterable[Finding]:
     if state.engine not in KEEPING_ENGINES:
         yield _error(
             topic,
@@ -135,7 +134,7 @@ def _judge_repair(topic: Topic, state: TableState) -> Iterable[Finding]:
             )
 
 
-def _judge_range(topic: Topic, state: TableState, column: str) -> Iterable[Finding]:
+def _evaluate_range(topic: Topic, state: TableState, column: str) -> Iterable[Finding]:
     type_ = state.columns.get(column)
     if type_ is None or not _TIME_TYPE.fullmatch(type_):
         what = (
@@ -155,7 +154,7 @@ def _judge_range(topic: Topic, state: TableState, column: str) -> Iterable[Findi
         )
 
 
-def _judge_transform(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
+def _evaluate_transform(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
     view = transform_view(topic, database)
     if view is None:
         return
@@ -169,10 +168,10 @@ def _judge_transform(topic: Topic, tables: Mapping[str, TableState], database: s
         )
         return
     if topic.template_file is None:  # else its columns are those that the template makes of them
-        yield from _judge_columns(topic, view, tables[view].columns, tables.get(topic.dst))
+        yield from _evaluate_columns(topic, view, tables[view].columns, tables.get(topic.dst))
 
 
-def _judge_columns(
+def _evaluate_columns(
     topic: Topic, name: str, columns: Iterable[str], destination: TableState | None
 ) -> Iterable[Finding]:
     for column in columns if destination is not None else ():
@@ -185,7 +184,7 @@ def _judge_columns(
             )
 
 
-def _judge_source(topic: Topic, table: str, state: TableState, *, is_main: bool) -> Iterable[Finding]:
+def _evaluate_source(topic: Topic, table: str, state: TableState, *, is_main: bool) -> Iterable[Finding]:
     pos, id_ = state.columns.get("pos"), state.columns.get("id")
     name = quote_table(table)
     if pos is None:

@@ -11,7 +11,7 @@ from oncehouse.clickhouse.server_info import read_forced_settings, read_readonly
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.steps.exact_settings import required_settings
-from oncehouse.etl.steps.replication import Spread, explain_one_sided, read_spreads
+from oncehouse.etl.steps.replication import TableReplication, explain_one_sided, read_replication
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
@@ -21,15 +21,15 @@ def inspect_server(
     client: Client, lineage: Sequence[Topic], *, has_local_offsets: bool
 ) -> tuple[Finding, ...]:
     """`has_local_offsets`: positions are kept in a table of one server (EmbeddedRocksDB)."""
-    spreads = read_spreads(client, [topic.dst for topic in lineage if not topic.is_source])
+    spreads = read_replication(client, [topic.dst for topic in lineage if not topic.is_source])
     return (
-        *_judge_user(client),
-        *(finding for topic in lineage for finding in judge_spread(topic, spreads.get(topic.dst))),
-        *(judge_local_offsets(spreads) if has_local_offsets else ()),
+        *_evaluate_user(client),
+        *(finding for topic in lineage for finding in evaluate_replication(topic, spreads.get(topic.dst))),
+        *(evaluate_local_offsets(spreads) if has_local_offsets else ()),
     )
 
 
-def _judge_user(client: Client) -> Iterator[Finding]:
+def _evaluate_user(client: Client) -> Iterator[Finding]:
     if (readonly := read_readonly(client)) != "0":
         yield judge_readonly(client.config.user, readonly)
         return  # every setting is fixed then
@@ -37,7 +37,7 @@ def _judge_user(client: Client) -> Iterator[Finding]:
         yield judge_forced(forced)
 
 
-def judge_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) -> Iterator[Finding]:
+def evaluate_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) -> Iterator[Finding]:
     for topic in lineage:
         row = offsets.get(topic.topic)
         if row is not None and row.is_pipeline_declaration and not topic.is_source:
@@ -50,14 +50,14 @@ def judge_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) 
             )
 
 
-def judge_spread(topic: Topic, spread: Spread | None) -> Iterator[Finding]:
+def evaluate_replication(topic: Topic, spread: TableReplication | None) -> Iterator[Finding]:
     one_sided = None if spread is None or topic.is_source else explain_one_sided(topic, spread)
     if one_sided is not None:
         what, advice = one_sided
         yield Finding(level=Level.ERROR, where=topic.topic, what=what, advice=advice)
 
 
-def judge_local_offsets(spreads: dict[str, Spread]) -> Iterator[Finding]:
+def evaluate_local_offsets(spreads: dict[str, TableReplication]) -> Iterator[Finding]:
     spread = [table for table, one in spreads.items() if one.replicas > 1]
     if spread:
         yield Finding(

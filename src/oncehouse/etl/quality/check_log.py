@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError, OncehouseError
-from oncehouse.etl.quality.expectations import Outcome, Verdict
+from oncehouse.etl.quality.expectations import ExpectationOutcome, ExpectationResult
 from oncehouse.etl.step_log import BUFFER
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CheckRow:
     topic: str
     ts: str
     expectation: str
-    outcome: Outcome
+    outcome: ExpectationOutcome
     figure: str
 
 
@@ -58,7 +58,7 @@ def check_log_ddl(database: str) -> tuple[str, ...]:
 
 
 def write_checks(
-    client: Client, database: str, topic: str, span: Range, verdicts: tuple[Verdict, ...]
+    client: Client, database: str, topic: str, span: Range, verdicts: tuple[ExpectationResult, ...]
 ) -> None:
     parameters = {
         "topic": topic,
@@ -108,7 +108,9 @@ def read_latest_checks(client: Client, database: str) -> dict[str, tuple[CheckRo
 
 def _row(row: tuple[Any, ...]) -> CheckRow:
     topic, ts, expectation, outcome, figure = row
-    return CheckRow(topic=topic, ts=ts, expectation=expectation, outcome=Outcome(outcome), figure=figure)
+    return CheckRow(
+        topic=topic, ts=ts, expectation=expectation, outcome=ExpectationOutcome(outcome), figure=figure
+    )
 
 
 def _table(database: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic, Value
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Otherwise, Template, Topic, Value
 
 if TYPE_CHECKING:
     from oncehouse.etl.state.position import Range
@@ -25,19 +25,19 @@ class ExpectationError(PermanentError):
     """The rows are not what was expected; they did not go in."""
 
 
-class Outcome(StrEnum):
+class ExpectationOutcome(StrEnum):
     HELD = "held"
     WARNED = "warned"
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ExpectationResult:
     """What became of one expectation."""
 
     expectation: str
     """As people read it."""
-    outcome: Outcome
+    outcome: ExpectationOutcome
     figure: str
     """What was found."""
 
@@ -45,12 +45,12 @@ class Verdict:
         return f"expected {self.expectation}, found {self.figure}"
 
 
-def spell_expectation(expectation: Expectation) -> str:
+def format_expectation(expectation: Expectation) -> str:
     """Such as `null_share(country) at most 5%`."""
     name = (
         f"{expectation.check}({', '.join(expectation.columns)})" if expectation.columns else expectation.check
     )
-    spell = _spell_share if expectation.check == Check.NULL_SHARE else str
+    spell = _format_share if expectation.check == ExpectationKind.NULL_SHARE else str
     bounds = [
         f"{word} {spell(bound)}"
         for word, bound in (("at least", expectation.at_least), ("at most", expectation.at_most))
@@ -70,25 +70,25 @@ def measure_sql(
     return f"SELECT {', '.join(figures)} FROM {rows_from}", bound  # noqa: S608 - names are quoted, values bound
 
 
-def judge(expectations: Sequence[Expectation], row: Sequence[Any]) -> tuple[Verdict, ...]:
+def evaluate(expectations: Sequence[Expectation], row: Sequence[Any]) -> tuple[ExpectationResult, ...]:
     """What the figures of `measure_sql` mean."""
     rows, source_rows, *rest = row
     figures = iter(rest)
-    return tuple(_judge(expectation, rows, source_rows, figures) for expectation in expectations)
+    return tuple(_evaluate(expectation, rows, source_rows, figures) for expectation in expectations)
 
 
 def explain_stop(
-    topic: Topic, span: Range, stopped: Sequence[Verdict], *, lane: str = "", aside: str = ""
+    topic: Topic, span: Range, stopped: Sequence[ExpectationResult], *, job_kind: str = "", aside: str = ""
 ) -> str:
-    """What did not hold, and how the topic can go on. `lane` is the back-fill or repair that it was, if any; `aside`
-    is where a reload or a range was built."""
+    """What did not hold, and how the topic can go on. `job_kind` is that of a backfill job; `aside` is the staging
+    table of a reload or a range."""
     others = f" (and {len(stopped) - 1} more, see `oncehouse etl log checks`)" if len(stopped) > 1 else ""
     found = f"{stopped[0]}{others}"
     if topic.template != Template.STEP:
         how = f"What was built stands in {aside}. It is built anew with each retry"
-    elif lane:
+    elif job_kind:
         # No advice to seek: that would move the forward runs, which stand elsewhere.
-        how = f"No row of this {lane}'s range went in. It is looked at again with each retry, the forward runs go on"
+        how = f"No row of this {job_kind}'s range went in. Each retry checks it, the forward runs go on"
     else:
         end = datetime.fromtimestamp(span.next.time_ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6]
         how = (
@@ -104,7 +104,7 @@ def check_columns(expectations: Sequence[Expectation], columns: Sequence[str], *
         for column in expectation.columns:
             if column not in columns:
                 raise ConfigurationError(
-                    f"{where}: the expectation {spell_expectation(expectation)} looks at a column that its transform "
+                    f"{where}: the expectation {format_expectation(expectation)} looks at a column that its transform "
                     f"does not yield; it yields {', '.join(columns)}."
                 )
 
@@ -114,14 +114,14 @@ def _figures(
 ) -> list[str]:
     names = [quote(column) for column in expectation.columns]
     match expectation.check:
-        case Check.ROWS | Check.ROWS_PER_SOURCE_ROW:
+        case ExpectationKind.ROWS | ExpectationKind.ROWS_PER_SOURCE_ROW:
             return []
-        case Check.NULL_SHARE:
+        case ExpectationKind.NULL_SHARE:
             return [f"countIf(isNull({names[0]}))"]
-        case Check.UNIQUE:
+        case ExpectationKind.UNIQUE:
             # One tuple: of several arguments, rows with a null would not be counted.
             return [f"count() - uniqExact(tuple({', '.join(names)}))"]
-        case Check.VALUE:
+        case ExpectationKind.VALUE:
             type_ = types[expectation.columns[0]]
             conditions = [
                 f"{names[0]} {sign} {_bind(value, type_, f'expect_{number}_{word}', bound)}"
@@ -151,29 +151,35 @@ def _bind(value: Value, column_type: str, name: str, bound: dict[str, Any]) -> s
             return f"{{{name}:String}}"
 
 
-def _judge(expectation: Expectation, rows: int, source_rows: int, figures: Iterator[Any]) -> Verdict:
+def _evaluate(
+    expectation: Expectation, rows: int, source_rows: int, figures: Iterator[Any]
+) -> ExpectationResult:
     match expectation.check:
-        case Check.ROWS:
+        case ExpectationKind.ROWS:
             holds, figure = _is_within(rows, expectation), f"{rows:,} rows"
-        case Check.ROWS_PER_SOURCE_ROW:
+        case ExpectationKind.ROWS_PER_SOURCE_ROW:
             holds = not source_rows or _is_within(rows / source_rows, expectation)
             figure = f"{rows:,} rows of {source_rows:,}" + (
                 f" ({rows / source_rows:.4g})" if source_rows else ""
             )
-        case Check.NULL_SHARE:
+        case ExpectationKind.NULL_SHARE:
             nulls = next(figures)
             holds = not rows or _is_within(nulls / rows, expectation)
-            figure = f"{nulls:,} of {rows:,} rows" + (f" ({_spell_share(nulls / rows)})" if rows else "")
-        case Check.UNIQUE:
+            figure = f"{nulls:,} of {rows:,} rows" + (f" ({_format_share(nulls / rows)})" if rows else "")
+        case ExpectationKind.UNIQUE:
             repeated = next(figures)
             holds, figure = not repeated, f"{repeated:,} of {rows:,} rows repeat others"
-        case Check.VALUE:
+        case ExpectationKind.VALUE:
             outside, least, most = (next(figures) for _ in range(3))
             holds = not outside
             figure = f"{outside:,} of {rows:,} rows outside" + (f", from {least} to {most}" if rows else "")
-    broken = Outcome.STOPPED if expectation.otherwise == Otherwise.STOP else Outcome.WARNED
-    return Verdict(
-        expectation=spell_expectation(expectation), outcome=Outcome.HELD if holds else broken, figure=figure
+    broken = (
+        ExpectationOutcome.STOPPED if expectation.otherwise == Otherwise.STOP else ExpectationOutcome.WARNED
+    )
+    return ExpectationResult(
+        expectation=format_expectation(expectation),
+        outcome=ExpectationOutcome.HELD if holds else broken,
+        figure=figure,
     )
 
 
@@ -186,5 +192,5 @@ def _is_within(figure: float, expectation: Expectation) -> bool:
     )
 
 
-def _spell_share(share: Value) -> str:
+def _format_share(share: Value) -> str:
     return f"{float(share) * 100:.4g}%"

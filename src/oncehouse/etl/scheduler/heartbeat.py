@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oncehouse.errors import OncehouseError
-from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore, beat
 
 # However short the lease: each beat moves the row's time on by a millisecond at least, so that beats without a pause
@@ -15,8 +15,8 @@ from oncehouse.etl.state.transitions import OffsetStore, beat
 _LEAST_SECONDS = 0.05
 
 
-class Heartbeat:
-    def __init__(self, store: OffsetStore, worker: Worker) -> None:
+class TopicHeartbeat:
+    def __init__(self, store: OffsetStore, worker: TopicWorker) -> None:
         self._store = store
         self._worker = worker
         self._held: dict[str, threading.Lock] = {}

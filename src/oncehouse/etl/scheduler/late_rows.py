@@ -15,9 +15,9 @@ from typing import Any
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.etl.lineage.topic import Late, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Topic
 from oncehouse.etl.state import coverage, transitions
-from oncehouse.etl.state.coverage import Segment
+from oncehouse.etl.state.coverage import CoveredRange
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.topic_lease import MutexError
 from oncehouse.etl.state.transitions import OffsetStore
@@ -27,12 +27,14 @@ _TURN = ":late"
 _RANGES_PER_QUERY = 400
 
 
-class LateWatch:
+class LateRowWatch:
     def __init__(self, client: Client, store: OffsetStore, topics: Sequence[Topic]) -> None:
         self._client = client
         self._store = store
-        self._topics = tuple(topic for topic in topics if topic.depends_on and topic.late is not Late.IGNORE)
-        self._seen: dict[str, tuple[int | None, tuple[Segment, ...]]] = {}
+        self._topics = tuple(
+            topic for topic in topics if topic.depends_on and topic.late is not LatePolicy.IGNORE
+        )
+        self._seen: dict[str, tuple[int | None, tuple[CoveredRange, ...]]] = {}
         """Topic, what had been inserted into its source at the last look, and the ranges that were counted."""
 
     def take_turn(self, every_seconds: float) -> bool:
@@ -40,7 +42,7 @@ class LateWatch:
 
         def decide(row: Offset, now_ms: int) -> Offset:
             if row.run_ms and now_ms - row.run_ms < every_seconds * 1000:
-                raise MutexError("Late rows were looked for a moment ago.")
+                raise MutexError("Late rows were counted a moment ago.")
             return row
 
         try:
@@ -53,13 +55,13 @@ class LateWatch:
         """Count, and write down what has changed; for how many topics that was."""
         known = self._store.read_all()
         inserted = read_insertions(self._client, {topic.depends_on[0] for topic in self._topics})
-        asked: dict[str, tuple[str, tuple[Segment, ...]]] = {}
+        asked: dict[str, tuple[str, tuple[CoveredRange, ...]]] = {}
         for topic in self._topics:
-            segments = segments_in_reach(topic, known.offsets.get(topic.topic))
+            segments = select_covered(topic, known.offsets.get(topic.topic))
             number = inserted.get(topic.depends_on[0])
             if segments and (number is None or self._seen.get(topic.topic) != (number, segments)):
                 asked[topic.topic] = (topic.depends_on[0], segments)
-        counted = count_segments(
+        counted = count_covered(
             self._client, [(source, one) for source, segments in asked.values() for one in segments]
         )
         counts = iter(counted)
@@ -72,25 +74,25 @@ class LateWatch:
                 self._seen[name] = (inserted.get(source), segments)
         return changed
 
-    def _note(self, offset: Offset, counts: Mapping[Segment, int]) -> bool:
+    def _note(self, offset: Offset, counts: Mapping[CoveredRange, int]) -> bool:
         """Whether something new was written down."""
-        if coverage.note_counts(offset.book.segments, counts) == offset.book.segments:
+        if coverage.update_counts(offset.topic_state.segments, counts) == offset.topic_state.segments:
             return False
         with suppress(MutexError):
-            transitions.note_counts(self._store, offset.topic, counts)
+            transitions.update_counts(self._store, offset.topic, counts)
             return True
         return False
 
 
-def segments_in_reach(topic: Topic, offset: Offset | None) -> tuple[Segment, ...]:
+def select_covered(topic: Topic, offset: Offset | None) -> tuple[CoveredRange, ...]:
     """The covered ranges that are looked at; none while a step is under way."""
     if offset is None or offset.hostid or offset.is_open:
         return ()
     from_ms = offset.reached.time_ms - topic.late_within_seconds * 1000
-    return tuple(one for one in offset.book.segments if one.upto.time_ms >= from_ms)
+    return tuple(one for one in offset.topic_state.segments if one.upto.time_ms >= from_ms)
 
 
-def count_segments(client: Client, asked: Sequence[tuple[str, Segment]]) -> list[int]:
+def count_covered(client: Client, asked: Sequence[tuple[str, CoveredRange]]) -> list[int]:
     """Rows of each source within each range, on a replica that is in step: rows that it does not show yet would be
     late ones afterwards."""
     counts = [0] * len(asked)
@@ -108,7 +110,7 @@ def _ask(client: Client, *, sql: str) -> list[tuple[Any, ...]]:
     return client.query(sql, settings={"max_query_size": 10_000_000})
 
 
-def _count_sql(number: int, table: str, segment: Segment) -> str:
+def _count_sql(number: int, table: str, segment: CoveredRange) -> str:
     """Whole numbers only, so they may stand in the text."""
     after, upto = segment.after, segment.upto
     place = "(toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id))"

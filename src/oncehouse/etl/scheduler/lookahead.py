@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from oncehouse.etl.lineage.topic import Topic
-from oncehouse.etl.state.decision import Due
+from oncehouse.etl.state.decision import DueStep
 from oncehouse.etl.state.position import Position, Range
 
 Find = Callable[[Topic, Position, Position], Range | None]
@@ -31,7 +31,7 @@ class LookAhead:
         self._cut: dict[str, _Cut] = {}
         self._asked: dict[str, tuple[_Cut, Future[Range | None]]] = {}
 
-    def note(self, decision: Due, span: Range) -> None:
+    def note(self, decision: DueStep, span: Range) -> None:
         """A step was done."""
         if span.is_cut:
             topic = decision.topic
@@ -44,7 +44,7 @@ class LookAhead:
             name: (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper)) for name, cut in cuts.items()
         }
 
-    def take(self, decision: Due) -> Range | None:
+    def take(self, decision: DueStep) -> Range | None:
         """The range of the step that was decided on, if it is known by now. Each is taken once."""
         cut, found = self._asked.pop(decision.topic.topic, (None, None))
         if cut is None or found is None or cut.last != decision.offset.last or cut.topic != decision.topic:

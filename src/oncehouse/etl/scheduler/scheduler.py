@@ -24,54 +24,60 @@ from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.quality.check_log import write_checks
 from oncehouse.etl.scheduler.due_steps import due_steps
-from oncehouse.etl.scheduler.heartbeat import Heartbeat
-from oncehouse.etl.scheduler.late_rows import LateWatch
+from oncehouse.etl.scheduler.heartbeat import TopicHeartbeat
+from oncehouse.etl.scheduler.late_rows import LateRowWatch
 from oncehouse.etl.scheduler.lookahead import LookAhead
-from oncehouse.etl.scheduler.step_runner import Done, Runner, note_nowhere
-from oncehouse.etl.scheduler.topic_bound import decisive_tables, find_declared
+from oncehouse.etl.scheduler.step_runner import StepDone, StepRunner, discard_checks
+from oncehouse.etl.scheduler.topic_bound import find_decisive_tables, find_declared
 from oncehouse.etl.settings import AHEAD_SECONDS, LATE_EVERY_SECONDS
-from oncehouse.etl.state.backfill_transitions import put_off
-from oncehouse.etl.state.decision import Decision, Due, Empty, Resume
-from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.backfill_transitions import fail_planned_job
+from oncehouse.etl.state.decision import Decision, DueStep, EmptyRange, ResumeStep
+from oncehouse.etl.state.next_backfill import DueJob
 from oncehouse.etl.state.position import Position
-from oncehouse.etl.state.topic_lease import MutexError, Worker
-from oncehouse.etl.state.transitions import OffsetStore, Snapshot
-from oncehouse.etl.steps.source_ranges import Sources, find_range, hold_back, read_sources, tables_to_ask
-from oncehouse.etl.steps.step_planner import Step
+from oncehouse.etl.state.topic_lease import MutexError, TopicWorker
+from oncehouse.etl.state.transitions import OffsetSnapshot, OffsetStore
+from oncehouse.etl.steps.source_ranges import (
+    Sources,
+    exclude_future,
+    find_range,
+    list_source_tables,
+    read_sources,
+)
+from oncehouse.etl.steps.step_planner import TopicStep
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nothing:
+class NothingToDo:
     """Its source has no rows in reach."""
 
     topic: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
+class StepFailed:
     topic: str
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Busy:
+class TopicBusy:
     """Another process was quicker."""
 
     topic: str
     why: str
 
 
-Outcome = Done | Nothing | Failed | Busy
+StepOutcome = StepDone | NothingToDo | StepFailed | TopicBusy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class SchedulerRound:
     decisions: tuple[Decision, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[StepOutcome, ...]
 
     @property
     def did_something(self) -> bool:
-        return any(isinstance(outcome, Done) for outcome in self.outcomes)
+        return any(isinstance(outcome, StepDone) for outcome in self.outcomes)
 
 
 class Scheduler:
@@ -84,7 +90,7 @@ class Scheduler:
         topics: Sequence[Topic],
         *,
         folder: Path,
-        worker: Worker | None = None,
+        worker: TopicWorker | None = None,
         side_by_side: int = 4,
         database: str | None = None,
         late_every_seconds: float = LATE_EVERY_SECONDS,
@@ -96,13 +102,13 @@ class Scheduler:
         """
         self._lineage = tuple(topics)
         self.topics = tuple(topic for topic in topics if not topic.is_source)
-        self.worker = worker or Worker(hostid=unique_hostid())
+        self.worker = worker or TopicWorker(hostid=unique_hostid())
         self._client = client
         self._store = store
-        self._heartbeat = Heartbeat(store, self.worker)
-        note = note_nowhere if database is None else partial(write_checks, client, database)
+        self._heartbeat = TopicHeartbeat(store, self.worker)
+        note = discard_checks if database is None else partial(write_checks, client, database)
         waited_for = frozenset(table for topic in self.topics for table in topic.depends_on[1:])
-        self._runner = Runner(
+        self._runner = StepRunner(
             client,
             store,
             self.worker,
@@ -113,17 +119,17 @@ class Scheduler:
         )
         self._ahead = LookAhead(self._runner.planner.find_next)
         self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
-        self._empty: dict[str, Empty] = {}
+        self._empty: dict[str, EmptyRange] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""
         # Apart, so that what runs beside the forward steps never takes their places.
         self._side_pool = ThreadPoolExecutor(
             max_workers=max(1, side_by_side // 2), thread_name_prefix="oncehouse-etl-side"
         )
-        self._sides: dict[str, Future[Outcome]] = {}
+        self._sides: dict[str, Future[StepOutcome]] = {}
         """Topics whose back-fill or repair is under way in this process."""
         self._has_declarations = True
         """Whether sources may be declared to have come further than their rows, by the latest look."""
-        self._late = LateWatch(client, store, self.topics)
+        self._late = LateRowWatch(client, store, self.topics)
         self._late_every_seconds = late_every_seconds
         self._ahead_ms = round(ahead_seconds * 1000)
 
@@ -151,11 +157,11 @@ class Scheduler:
         return due_steps(
             self.topics,
             snapshot.offsets,
-            hold_back(
+            exclude_future(
                 self._client,
                 sources.states,
                 clock_ms + self._ahead_ms,
-                in_step=decisive_tables(self.topics, declared),
+                in_step=find_decisive_tables(self.topics, declared),
             ),
             snapshot.now_ms,
             hostid=self.worker.hostid,
@@ -165,24 +171,24 @@ class Scheduler:
             declared=declared,
         )
 
-    def _read(self) -> tuple[Snapshot, Sources, dict[str, Position]]:
-        tables = tables_to_ask(self.topics)
+    def _read(self) -> tuple[OffsetSnapshot, Sources, dict[str, Position]]:
+        tables = list_source_tables(self.topics)
         if self._has_declarations:
             # One after the other: what is declared to be in a table must be among the rows that are seen.
             snapshot = self._store.read_all()
             declared = find_declared(self._lineage, snapshot.offsets)
-            in_step = decisive_tables(self.topics, declared)
+            in_step = find_decisive_tables(self.topics, declared)
             sources = read_sources(self._client, tables, in_step=in_step)
             self._has_declarations = bool(declared)
             return snapshot, sources, declared
-        # Side by side: sources that are seen a moment older than the offsets only make a step shorter.
+        # Concurrently: sources that are seen a moment older than the offsets only make a step shorter.
         asked = self._pool.submit(read_sources, self._client, tables)
         snapshot = self._store.read_all()
         sources = asked.result()
         self._has_declarations = bool(find_declared(self._lineage, snapshot.offsets))
         return snapshot, sources, {}
 
-    def plan(self, topic: str | None = None) -> tuple[Step | Failed, ...]:
+    def plan(self, topic: str | None = None) -> tuple[TopicStep | StepFailed, ...]:
         """The steps that a round would perform now, of all topics or of one; nothing is written.
 
         A topic that cannot be planned stands in its place with the reason, as it would fail in a round.
@@ -190,17 +196,17 @@ class Scheduler:
         planned = (
             self._plan(decision)
             for decision in self.decide()
-            if isinstance(decision, Due | Resume | Side) and topic in {None, decision.topic.topic}
+            if isinstance(decision, DueStep | ResumeStep | DueJob) and topic in {None, decision.topic.topic}
         )
         return tuple(one for one in planned if one is not None)
 
-    def _plan(self, decision: Due | Resume | Side) -> Step | Failed | None:
+    def _plan(self, decision: DueStep | ResumeStep | DueJob) -> TopicStep | StepFailed | None:
         try:
             return self._runner.plan_decision(decision)
         except OncehouseError as error:
-            return Failed(topic=decision.topic.topic, why=str(error))
+            return StepFailed(topic=decision.topic.topic, why=str(error))
 
-    def run_round(self, *, waits_for_sides: bool = True) -> Round:
+    def run_round(self, *, waits_for_sides: bool = True) -> SchedulerRound:
         """One step of every topic that is due, side by side; waits for all of them.
 
         Back-fills and repairs may take longer than the round: then their outcome is told by a later one.
@@ -208,13 +214,17 @@ class Scheduler:
         decisions = self._decide(looks_ahead=True)
         free = [one for one in decisions if one.topic.topic not in self._sides]
         for one in free:
-            if isinstance(one, Side):
+            if isinstance(one, DueJob):
                 self._sides[one.topic.topic] = self._side_pool.submit(self._run, one)
-        done = tuple(self._pool.map(self._run, (one for one in free if isinstance(one, Due | Resume))))
-        return Round(decisions=decisions, outcomes=(*done, *self._collect_sides(waits=waits_for_sides)))
+        done = tuple(
+            self._pool.map(self._run, (one for one in free if isinstance(one, DueStep | ResumeStep)))
+        )
+        return SchedulerRound(
+            decisions=decisions, outcomes=(*done, *self._collect_sides(waits=waits_for_sides))
+        )
 
-    def _collect_sides(self, *, waits: bool) -> tuple[Outcome, ...]:
-        ended = [name for name, side in self._sides.items() if waits or side.done()]
+    def _collect_sides(self, *, waits: bool) -> tuple[StepOutcome, ...]:
+        ended = [name for name, due_job in self._sides.items() if waits or due_job.done()]
         return tuple(self._sides.pop(name).result() for name in ended)
 
     def look_for_late_rows(self, *, at_once: bool = False) -> bool:
@@ -223,9 +233,9 @@ class Scheduler:
             return False
         return self._late.look() > 0
 
-    def run_until_idle(self, *, most_rounds: int = 10_000) -> tuple[Round, ...]:
+    def run_until_idle(self, *, most_rounds: int = 10_000) -> tuple[SchedulerRound, ...]:
         """Rounds until one does nothing: for catching up, tests and one-shot jobs."""
-        rounds: list[Round] = []
+        rounds: list[SchedulerRound] = []
         while len(rounds) < most_rounds:
             rounds.append(self.run_round())
             if not rounds[-1].did_something and not self.look_for_late_rows(at_once=True):
@@ -237,7 +247,7 @@ class Scheduler:
         stop: threading.Event,
         *,
         idle_seconds: float = 1.0,
-        report: Callable[[Round | OncehouseError], None] = lambda _round: None,
+        report: Callable[[SchedulerRound | OncehouseError], None] = lambda _round: None,
     ) -> None:
         """Rounds until `stop` is set; at once again while there is more to do."""
         looked = -math.inf
@@ -255,33 +265,33 @@ class Scheduler:
             if not done.did_something:
                 stop.wait(idle_seconds)
 
-    def _run(self, decision: Due | Resume | Side) -> Outcome:
+    def _run(self, decision: DueStep | ResumeStep | DueJob) -> StepOutcome:
         name = decision.topic.topic
         try:
-            found = self._ahead.take(decision) if isinstance(decision, Due) else None
+            found = self._ahead.take(decision) if isinstance(decision, DueStep) else None
             step = self._runner.plan_decision(decision, found)
         except MutexError as error:
-            return Busy(topic=name, why=str(error))
+            return TopicBusy(topic=name, why=str(error))
         except OncehouseError as error:
             return self._fail(decision, error)
         if step is None:
-            if isinstance(decision, Due):
+            if isinstance(decision, DueStep):
                 self._empty[name] = self._describe_empty(decision)
-            return Nothing(topic=name)
+            return NothingToDo(topic=name)
         try:
             done = self._runner.perform(step)
         except MutexError as error:
-            return Busy(topic=name, why=str(error))
+            return TopicBusy(topic=name, why=str(error))
         except OncehouseError as error:
-            return Failed(topic=name, why=str(error))
-        if isinstance(decision, Due):
+            return StepFailed(topic=name, why=str(error))
+        if isinstance(decision, DueStep):
             self._ahead.note(decision, done.span)
         return done
 
-    def _describe_empty(self, due: Due) -> Empty:
+    def _describe_empty(self, due: DueStep) -> EmptyRange:
         last, upper = due.offset.last, due.upper
         if not due.is_delayed:
-            return Empty(last=last, upper=upper)
+            return EmptyRange(last=last, upper=upper)
         found = find_range(
             self._client,
             due.topic.depends_on[0],
@@ -290,19 +300,21 @@ class Scheduler:
             upper_ms=upper.time_ms + round(due.topic.delay_seconds * 1000),
             maxstep_rows=1,
         )
-        return Empty(last=last, upper=upper, first=found.next if found else None)
+        return EmptyRange(last=last, upper=upper, first=found.next if found else None)
 
-    def _fail(self, decision: Due | Resume | Side, error: OncehouseError) -> Outcome:
+    def _fail(self, decision: DueStep | ResumeStep | DueJob, error: OncehouseError) -> StepOutcome:
         try:
-            if isinstance(decision, Side):
-                put_off(self._store, decision.offset, decision.lane, str(error).partition("\n")[0])
+            if isinstance(decision, DueJob):
+                fail_planned_job(
+                    self._store, decision.offset, decision.job_kind, str(error).partition("\n")[0]
+                )
             else:
                 self._runner.give_up(decision.offset, error)
         except MutexError as taken:
-            return Busy(topic=decision.topic.topic, why=str(taken))
+            return TopicBusy(topic=decision.topic.topic, why=str(taken))
         except TransientError:
             pass  # the store is away too; the next round finds the topic as it was
-        return Failed(topic=decision.topic.topic, why=str(error))
+        return StepFailed(topic=decision.topic.topic, why=str(error))
 
 
 def unique_hostid() -> str:

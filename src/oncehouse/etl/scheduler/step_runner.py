@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oncehouse.clickhouse.client import Client
@@ -17,20 +17,20 @@ from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.common import failpoints
 from oncehouse.etl.quality.expectations import (
     ExpectationError,
-    Outcome,
-    Verdict,
+    ExpectationOutcome,
+    ExpectationResult,
+    evaluate,
     explain_stop,
-    judge,
 )
 from oncehouse.etl.state import topic_lease, transitions
-from oncehouse.etl.state.backfill_transitions import begin_side
-from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.backfill_transitions import begin_job
+from oncehouse.etl.state.decision import DueStep, ResumeStep
 from oncehouse.etl.state.models import Offset
-from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.next_backfill import DueJob
 from oncehouse.etl.state.position import Range
-from oncehouse.etl.state.topic_lease import INSERTING, Worker
+from oncehouse.etl.state.topic_lease import INSERTING, TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
-from oncehouse.etl.steps.late_row_repair import drop_left, freeze
+from oncehouse.etl.steps.late_row_repair import drop_old_records, record_late_rows
 from oncehouse.etl.steps.operation_builder import (
     BLOCK_ROWS,
     before_operations,
@@ -43,24 +43,25 @@ from oncehouse.etl.steps.operations import (
     FixRange,
     Freeze,
     ReplacePartitions,
+    WriteJobRange,
     WriteLast,
     WriteNext,
-    WriteSide,
 )
-from oncehouse.etl.steps.range_sizing import Sizing
+from oncehouse.etl.steps.range_sizing import RangeSizing
 from oncehouse.etl.steps.stale_queries import end_inserts
-from oncehouse.etl.steps.step_planner import Step, StepPlanner
-from oncehouse.etl.steps.table_executor import TableWork
-from oncehouse.etl.steps.transform_cache import Preparation
+from oncehouse.etl.steps.step_planner import StepPlanner, TopicStep
+from oncehouse.etl.steps.table_executor import TableExecutor
+from oncehouse.etl.steps.transform_cache import TransformCache
 
 _TOO_MANY_PARTS = 252
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class StepDone:
     topic: str
     span: Range
-    lane: str = ""
+    job_kind: str = field(default="", metadata={"output": "lane"})
+    """`backfill` or `repair`, of a step of such a job."""
     warnings: tuple[str, ...] = ()
     """Expectations that did not hold, of those that only warn."""
 
@@ -74,11 +75,11 @@ Hold = Callable[[str], AbstractContextManager[AbstractContextManager[object]]]
 """Keeps a topic's lease alive inside; yields the lock under which its row may be changed."""
 
 
-Note = Callable[[str, Range, tuple[Verdict, ...]], None]
+RecordChecks = Callable[[str, Range, tuple[ExpectationResult, ...]], None]
 """Writes down what became of a topic's expectations."""
 
 
-def note_nowhere(_topic: str, _span: Range, _verdicts: tuple[Verdict, ...]) -> None:
+def discard_checks(_topic: str, _span: Range, _verdicts: tuple[ExpectationResult, ...]) -> None:
     pass
 
 
@@ -87,17 +88,17 @@ def hold_without_heartbeat(_topic: str) -> Iterator[AbstractContextManager[objec
     yield nullcontext()
 
 
-class Runner:
+class StepRunner:
     def __init__(
         self,
         client: Client,
         store: OffsetStore,
-        worker: Worker,
+        worker: TopicWorker,
         folder: Path,
         *,
         hold: Hold = hold_without_heartbeat,
         block_rows: int = BLOCK_ROWS,
-        note: Note = note_nowhere,
+        note: RecordChecks = discard_checks,
         waited_for: frozenset[str] | None = None,
     ) -> None:
         """`waited_for` are the tables whose time bounds other topics' steps; None: any may."""
@@ -106,13 +107,13 @@ class Runner:
         self._worker = worker
         self._hold = hold
         self._note = note
-        self._sizing = Sizing(client, block_rows)
-        self._work = TableWork(client=client, store=store, worker=worker, sizing=self._sizing)
+        self._sizing = RangeSizing(client, block_rows)
+        self._work = TableExecutor(client=client, store=store, worker=worker, sizing=self._sizing)
         self._planner = StepPlanner(
             client=client,
             store=store,
             hostid=worker.hostid,
-            preparation=Preparation(client, folder, store.view_table),
+            preparation=TransformCache(client, folder, store.view_table),
             sizing=self._sizing,
             waited_for=waited_for,
         )
@@ -121,11 +122,13 @@ class Runner:
     def planner(self) -> StepPlanner:
         return self._planner
 
-    def plan_decision(self, decision: Due | Resume | Side, found: Range | None = None) -> Step | None:
+    def plan_decision(
+        self, decision: DueStep | ResumeStep | DueJob, found: Range | None = None
+    ) -> TopicStep | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
         return self._planner.plan_decision(decision, found)
 
-    def perform(self, step: Step) -> Done:  # noqa: C901 - a branch an operation
+    def perform(self, step: TopicStep) -> StepDone:  # noqa: C901 - a branch an operation
         """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
         begun: Offset | None = None
         done = step
@@ -134,7 +137,7 @@ class Runner:
             try:
                 for number in range(len(step.operations)):
                     operation = done.operations[number]
-                    if isinstance(operation, WriteNext | WriteSide):
+                    if isinstance(operation, WriteNext | WriteJobRange):
                         begun = self._begin(step, operation, lock)
                     elif isinstance(operation, Freeze):
                         done = self._freeze(done, operation)
@@ -149,7 +152,7 @@ class Runner:
                         begun = None
                     else:
                         placed = self._work.carry_out(operation, done)
-                        if placed is not None and not _lane_of(step):
+                        if placed is not None and not _job_kind_of(step):
                             done = _with_rows(done, placed)
             except topic_lease.MutexError:
                 raise
@@ -157,10 +160,10 @@ class Runner:
                 if begun is not None:
                     self._give_up(step, error, lock)
                 raise
-        return Done(
+        return StepDone(
             topic=step.topic.topic,
             span=done.span,
-            lane=_lane_of(step),
+            job_kind=_job_kind_of(step),
             warnings=warnings,
         )
 
@@ -168,11 +171,11 @@ class Runner:
         """Write down why a step could not even be planned."""
         transitions.fail(self._store, self._worker, seen, _first_line(error))
 
-    def _give_up(self, step: Step, error: Exception, lock: AbstractContextManager[object]) -> None:
+    def _give_up(self, step: TopicStep, error: Exception, lock: AbstractContextManager[object]) -> None:
         with lock:
             transitions.fail(self._store, self._worker, step.seen, _first_line(error))
 
-    def _begin(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+    def _begin(self, step: TopicStep, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
         failpoints.reach("etl-before-next")
         begun = self._write_next(step, operation, lock)
         failpoints.reach("etl-after-next")
@@ -180,10 +183,10 @@ class Runner:
             end_inserts(self._client, step.topic)
         return begun
 
-    def _write_next(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+    def _write_next(self, step: TopicStep, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
         with lock:
-            if isinstance(operation, WriteSide):
-                return begin_side(self._store, self._worker, step.seen, operation.lane, operation.opened)
+            if isinstance(operation, WriteJobRange):
+                return begin_job(self._store, self._worker, step.seen, operation.job_kind, operation.opened)
             return transitions.begin(
                 self._store,
                 self._worker,
@@ -209,13 +212,13 @@ class Runner:
             )
         failpoints.reach("etl-after-last")
 
-    def _freeze(self, step: Step, operation: Freeze) -> Step:
+    def _freeze(self, step: TopicStep, operation: Freeze) -> TopicStep:
         """From then on it is known how many rows the repair is about."""
-        drop_left(self._client, step.topic, operation.number)
-        rows = freeze(self._client, step.topic, operation)
+        drop_old_records(self._client, step.topic, operation.number)
+        rows = record_late_rows(self._client, step.topic, operation)
         return replace(_with_rows(step, rows), span=replace(step.span, rows=rows))
 
-    def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
+    def _fit_range(self, step: TopicStep, lock: AbstractContextManager[object]) -> TopicStep:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
         while (
             rows := self._sizing.count_output(step.topic, step.prepared.transform, step.span)
@@ -246,34 +249,36 @@ class Runner:
                 rows=operation.rows,
             )
 
-    def _look(self, operation: Expect, step: Step) -> tuple[str, ...]:
+    def _look(self, operation: Expect, step: TopicStep) -> tuple[str, ...]:
         """What did not hold and only warns; raises when something did not hold that stops."""
         (row,) = read_in_step(
             self._client,
             step.topic.depends_on,
             lambda reader: reader.query(operation.sql, operation.parameters),
         )
-        verdicts = judge(operation.expectations, row)
+        verdicts = evaluate(operation.expectations, row)
         self._note(operation.topic, step.span, verdicts)
-        stopped = [verdict for verdict in verdicts if verdict.outcome == Outcome.STOPPED]
+        stopped = [verdict for verdict in verdicts if verdict.outcome == ExpectationOutcome.STOPPED]
         if stopped:
             swap = next(
                 (one for one in step.operations if isinstance(one, Exchange | ReplacePartitions)), None
             )
             aside = swap.aside if swap else ""
-            why = explain_stop(step.topic, step.span, stopped, lane=_lane_of(step), aside=aside)
+            why = explain_stop(step.topic, step.span, stopped, job_kind=_job_kind_of(step), aside=aside)
             raise ExpectationError(why)
-        return tuple(str(verdict) for verdict in verdicts if verdict.outcome == Outcome.WARNED)
+        return tuple(str(verdict) for verdict in verdicts if verdict.outcome == ExpectationOutcome.WARNED)
 
 
-def _with_rows(step: Step, rows: int) -> Step:
+def _with_rows(step: TopicStep, rows: int) -> TopicStep:
     """With the number of rows that is written down at its end."""
     operations = (replace(one, rows=rows) if isinstance(one, WriteLast) else one for one in step.operations)
     return replace(step, operations=tuple(operations))
 
 
-def _lane_of(step: Step) -> str:
-    return next((str(one.lane) for one in step.operations if isinstance(one, WriteSide)), step.seen.lane)
+def _job_kind_of(step: TopicStep) -> str:
+    return next(
+        (str(one.job_kind) for one in step.operations if isinstance(one, WriteJobRange)), step.seen.job_kind
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from oncehouse.etl.state.position import MAX_ID, START, Position, before
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class SourceBound:
     """Nothing comes any more at `upto` or before it."""
 
     upto: Position
@@ -28,7 +28,7 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class TopicBound:
     """How far a topic may go, and what keeps it from going further."""
 
     upto: Position
@@ -47,7 +47,7 @@ def find_declared(lineage: Iterable[Topic], offsets: Mapping[str, Offset]) -> di
     }
 
 
-def decisive_tables(topics: Sequence[Topic], declared: Mapping[str, Position]) -> set[str]:
+def find_decisive_tables(topics: Sequence[Topic], declared: Mapping[str, Position]) -> set[str]:
     """Tables whose newest rows decide: where nothing new is in them, others go ahead by what is declared.
 
     So a row that a replica does not show yet must not be missed there: in a declared source, nor in a table that one
@@ -62,7 +62,7 @@ def decisive_tables(topics: Sequence[Topic], declared: Mapping[str, Position]) -
     }
 
 
-class Reaches:
+class TopicBounds:
     """What is known at one moment. The declarations must have been read before the sources: what is declared to be
     in a table is then among the rows that were seen."""
 
@@ -80,9 +80,9 @@ class Reaches:
         self._sources = sources
         self._clock_ms = clock_ms
         self._declared = {table: upto for table, upto in declared.items() if table not in self._builders}
-        self._bounds: dict[str, Bound | None] = {}
+        self._bounds: dict[str, TopicBound | None] = {}
 
-    def bound_of(self, topic: Topic) -> Bound | None:
+    def bound_of(self, topic: Topic) -> TopicBound | None:
         """None while nothing is known of one of its sources."""
         if topic.topic not in self._bounds:
             self._bounds[topic.topic] = self._find_bound(topic)
@@ -117,43 +117,43 @@ class Reaches:
         """The newest of what is there of all sources, which something that is built whole has to take in."""
         return max(filter(None, (self._content(topic, table) for table in topic.depends_on)), default=None)
 
-    def _find_bound(self, topic: Topic) -> Bound | None:
+    def _find_bound(self, topic: Topic) -> TopicBound | None:
         delayed_ms = max(0, self._clock_ms - round(topic.delay_seconds * 1000))
-        bounds = [Bound(upto=Position(time_ms=delayed_ms, id=MAX_ID))]
+        bounds = [TopicBound(upto=Position(time_ms=delayed_ms, id=MAX_ID))]
         for table, reach in self._reaches_of(topic).items():
             if reach is None:
                 return None
-            bounds.append(Bound(upto=reach.upto, table=table, is_declared=table in self._declared))
+            bounds.append(TopicBound(upto=reach.upto, table=table, is_declared=table in self._declared))
         return min(bounds, key=lambda bound: bound.upto)
 
-    def _reaches_of(self, topic: Topic) -> dict[str, Reach | None]:
+    def _reaches_of(self, topic: Topic) -> dict[str, SourceBound | None]:
         return {
             table: self._reach_of(table, is_main=number == 0) for number, table in enumerate(topic.depends_on)
         }
 
-    def _reach_of(self, table: str, *, is_main: bool) -> Reach | None:
+    def _reach_of(self, table: str, *, is_main: bool) -> SourceBound | None:
         if table in self._builders:
             return self._reach_of_built(self._builders[table], is_main=is_main)
         if (declared := self._declared.get(table)) is not None:
-            return Reach(upto=declared if is_main else _whole_times(declared), exceeds_rows=True)
+            return SourceBound(upto=declared if is_main else _whole_times(declared), exceeds_rows=True)
         state = self._sources.get(table)
         if state is None or state.newest is None:
             return None
-        return Reach(upto=Position(time_ms=state.newest.time_ms, id=MAX_ID))
+        return SourceBound(upto=Position(time_ms=state.newest.time_ms, id=MAX_ID))
 
-    def _reach_of_built(self, topic: Topic, *, is_main: bool) -> Reach | None:
+    def _reach_of_built(self, topic: Topic, *, is_main: bool) -> SourceBound | None:
         """As far as the topic's `last`. Where its step ended between rows of one time, it has not come to that time
         yet; as the main source it has, because its rows are read by their ids."""
         built = self._offsets.get(topic.topic)
         reached = built.reached if built else START
         if (bound := self._bound_when_idle(topic, built)) is not None and bound.upto > reached:
-            return Reach(upto=bound.upto if is_main else _whole_times(bound.upto), exceeds_rows=True)
+            return SourceBound(upto=bound.upto if is_main else _whole_times(bound.upto), exceeds_rows=True)
         if built is None or not reached.time_ms:
             return None
-        is_split = not is_main and built.book.splits_time
-        return Reach(upto=Position(time_ms=reached.time_ms - is_split, id=MAX_ID))
+        is_split = not is_main and built.topic_state.splits_time
+        return SourceBound(upto=Position(time_ms=reached.time_ms - is_split, id=MAX_ID))
 
-    def _bound_when_idle(self, topic: Topic, built: Offset | None) -> Bound | None:
+    def _bound_when_idle(self, topic: Topic, built: Offset | None) -> TopicBound | None:
         """How far a topic may go that has built all there is: as far as that, it brings nothing any more.
 
         Only where its main source is known to have come further than its rows: else its own `last` says as much.

@@ -20,9 +20,9 @@ from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import Position
-from oncehouse.etl.state.topic_lease import blank
-from oncehouse.etl.state.topic_state import read_book, write_book
-from oncehouse.etl.state.transitions import Decide, Snapshot
+from oncehouse.etl.state.topic_lease import new_offset
+from oncehouse.etl.state.topic_state import decode_topic_state, encode_topic_state
+from oncehouse.etl.state.transitions import Decide, OffsetSnapshot
 
 _COLUMNS = """(
     topic String,
@@ -43,7 +43,14 @@ _FIELDS = f"""topic, toUnixTimestamp64Milli(last.1), last.2, toUnixTimestamp64Mi
     toUnixTimestamp64Milli(run), consumer, state, hostid, {_TIME}, generation, lane,
     toUnixTimestamp64Milli(resume.1), resume.2, book"""
 _NOW = 10
-_COMPARED = ("last", "rows", "next", "consumer", "state", "hostid", "generation", "lane", "resume", "book")
+_ATTRIBUTES = {
+    **{
+        name: name for name in ("last", "rows", "next", "consumer", "state", "hostid", "generation", "resume")
+    },
+    "lane": "job_kind",
+    "book": "topic_state",
+}
+"""Columns that a change may set, and the attribute of the row that each holds; the table keeps its first names."""
 _KEEPER_EXCEPTION = 999
 _THROWN = 395
 _SAME_QUERY_ID = 216
@@ -69,10 +76,10 @@ class _ClickHouseOffsets(ABC):
             self._client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
         self._client.command(f"CREATE TABLE IF NOT EXISTS {self._name} {_COLUMNS} ENGINE = {engine}")
 
-    def read_all(self) -> Snapshot:
+    def read_all(self) -> OffsetSnapshot:
         rows = self._client.query(f"SELECT {_FIELDS} FROM {self._name}")  # noqa: S608 - the name is quoted
         now_ms = self._note_time(rows)
-        return Snapshot(offsets={row[0]: _offset(row) for row in rows}, now_ms=now_ms)
+        return OffsetSnapshot(offsets={row[0]: _offset(row) for row in rows}, now_ms=now_ms)
 
     def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         for attempt in range(_ATTEMPTS):
@@ -90,7 +97,7 @@ class _ClickHouseOffsets(ABC):
         row, now_ms = self._read(topic) if seen is None or self._clock is None else (seen, self._tell_time())
         # Every write moves `run`, so it tells the versions of a row apart.
         run_ms = max(now_ms, row.run_ms + 1 if row else 0)
-        wanted = replace(decide(row or blank(topic), now_ms), run_ms=run_ms)
+        wanted = replace(decide(row or new_offset(topic), now_ms), run_ms=run_ms)
         try:
             self._write(row, wanted)
         except OncehouseError as error:
@@ -149,7 +156,7 @@ class KeeperMapOffsets(_ClickHouseOffsets):
         else:
             # A mutation costs by column, and by its condition for each of them: so only what differs is set, and one
             # column alone looks whether the row is the one that was seen. It may look at other topics' rows.
-            changed = [f"{name} = {values[name]}" for name in _COMPARED if _differ(name, row, wanted)]
+            changed = [f"{name} = {values[name]}" for name in _ATTRIBUTES if _differ(name, row, wanted)]
             look = f"throwIf(topic = {{topic:String}} AND {_other_than(row)})"
             changed.append(f"run = fromUnixTimestamp64Milli({wanted.run_ms} + {look})")
             sql = f"ALTER TABLE {self._name} UPDATE {', '.join(changed)} WHERE topic = {{topic:String}}"
@@ -220,16 +227,16 @@ def _values(row: Offset) -> dict[str, str]:
         "generation": str(row.generation),
         "lane": "{lane:String}",
         "resume": _place(row.resume),
-        "book": _quote_ascii(write_book(row.book)),
+        "book": _quote_ascii(encode_topic_state(row.topic_state)),
     }
 
 
 def _quote_ascii(text: str) -> str:
-    """The book, as JSON of plain characters, stands in the statement: bound, it would be part of the address, where
-    most of its characters take three."""
+    """The topic state is JSON of plain characters and stands in the statement: bound, it would be part of the address,
+    where most of its characters take three."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     if not (escaped.isascii() and escaped.isprintable()):
-        raise AssertionError(f"a book holds more than plain characters: {text!r}")
+        raise AssertionError(f"the topic state holds more than plain characters: {text!r}")
     return f"'{escaped}'"
 
 
@@ -243,7 +250,8 @@ def _other_than(row: Offset) -> str:
 
 
 def _differ(column: str, row: Offset, wanted: Offset) -> bool:
-    return bool(getattr(row, column) != getattr(wanted, column))
+    attribute = _ATTRIBUTES[column]
+    return bool(getattr(row, attribute) != getattr(wanted, attribute))
 
 
 def _texts(row: Offset | None, wanted: Offset) -> dict[str, str]:
@@ -253,7 +261,7 @@ def _texts(row: Offset | None, wanted: Offset) -> dict[str, str]:
         "consumer": wanted.consumer,
         "state": wanted.state,
         "hostid": wanted.hostid,
-        "lane": wanted.lane,
+        "lane": wanted.job_kind,
         "seen_hostid": row.hostid if row else "",
     }
 
@@ -266,7 +274,7 @@ def _is_rivalry(error: OncehouseError) -> bool:
 
 def _offset(row: tuple[Any, ...]) -> Offset:
     topic, last_ms, last_id, next_ms, next_id, rows, run_ms, consumer, state, hostid, _now_ms, *beside = row
-    generation, lane, resume_ms, resume_id, book = beside
+    generation, job_kind, resume_ms, resume_id, topic_state = beside
     return Offset(
         topic=topic,
         last=Position(time_ms=last_ms, id=last_id),
@@ -277,7 +285,7 @@ def _offset(row: tuple[Any, ...]) -> Offset:
         state=state,
         hostid=hostid,
         generation=generation,
-        lane=lane,
+        job_kind=job_kind,
         resume=Position(time_ms=resume_ms, id=resume_id),
-        book=read_book(book),
+        topic_state=decode_topic_state(topic_state),
     )

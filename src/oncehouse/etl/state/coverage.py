@@ -1,8 +1,8 @@
 """Which ranges of the main source a topic has covered, and how many rows each had when it was: pure.
 
-Segments never overlap. What lies between them was never covered: gaps. The number of segments is bounded: older
-ones that touch are joined first, so that recent ranges are known finely and old ones coarsely; gaps never close
-by that. A source that now holds more rows in a segment than it had then holds late ones.
+Covered ranges (segments) never overlap. What lies between them was never covered: gaps. The number of segments is
+bounded: older ones that touch are joined first, so that recent ranges are known finely and old ones coarsely; gaps
+never close by that. A source that now holds more rows in a segment than it had then holds late ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_SEGMENTS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
+class CoveredRange:
     """Rows after `after`, up to and including `upto`."""
 
     after: Position
@@ -27,10 +27,10 @@ class Segment:
     """Rows that came later, by the latest count."""
 
 
-Segments = tuple[Segment, ...]
+CoveredRanges = tuple[CoveredRange, ...]
 
 
-def cover(segments: Segments, added: Segment) -> Segments:
+def cover(segments: CoveredRanges, added: CoveredRange) -> CoveredRanges:
     """With a range more; what was known of the same rows before is replaced."""
     if added.after >= added.upto:
         return segments
@@ -38,21 +38,23 @@ def cover(segments: Segments, added: Segment) -> Segments:
     return _coarsen(sorted(apart, key=lambda segment: segment.after))
 
 
-def uncover(segments: Segments, after: Position, upto: Position) -> Segments:
+def uncover(segments: CoveredRanges, after: Position, upto: Position) -> CoveredRanges:
     """Without a range. How many rows the rest of a cut segment has is no longer known."""
-    kept: list[Segment] = []
+    kept: list[CoveredRange] = []
     for segment in segments:
         if segment.upto <= after or segment.after >= upto:
             kept.append(segment)
             continue
         if segment.after < after:
-            kept.append(Segment(after=segment.after, upto=after, rows=None))
+            kept.append(CoveredRange(after=segment.after, upto=after, rows=None))
         if segment.upto > upto:
-            kept.append(Segment(after=upto, upto=segment.upto, rows=None))
+            kept.append(CoveredRange(after=upto, upto=segment.upto, rows=None))
     return tuple(kept)
 
 
-def find_gaps(segments: Segments, after: Position, upto: Position) -> tuple[tuple[Position, Position], ...]:
+def find_gaps(
+    segments: CoveredRanges, after: Position, upto: Position
+) -> tuple[tuple[Position, Position], ...]:
     """What of a range was never covered, in order."""
     gaps: list[tuple[Position, Position]] = []
     for segment in segments:
@@ -68,14 +70,14 @@ def find_gaps(segments: Segments, after: Position, upto: Position) -> tuple[tupl
     return tuple(gaps)
 
 
-def note_counts(segments: Segments, counts: Mapping[Segment, int]) -> Segments:
+def update_counts(segments: CoveredRanges, counts: Mapping[CoveredRange, int]) -> CoveredRanges:
     """With what the source holds now; segments that have changed since they were counted stay as they are."""
     return tuple(
         _note_count(segment, counts[segment]) if segment in counts else segment for segment in segments
     )
 
 
-def absorb_late(segments: Segments) -> Segments:
+def absorb_late(segments: CoveredRanges) -> CoveredRanges:
     """After everything was built anew: what came late is built, too."""
     return tuple(
         segment if segment.rows is None else replace(segment, rows=segment.rows + segment.late, late=0)
@@ -83,17 +85,17 @@ def absorb_late(segments: Segments) -> Segments:
     )
 
 
-def count_late(segments: Iterable[Segment]) -> int:
+def count_late(segments: Iterable[CoveredRange]) -> int:
     return sum(segment.late for segment in segments)
 
 
-def _note_count(segment: Segment, count: int) -> Segment:
+def _note_count(segment: CoveredRange, count: int) -> CoveredRange:
     """Fewer rows than before (a TTL, a merge that drops repeats): what comes from now on is counted from there."""
     rows = count if segment.rows is None else min(segment.rows, count)
     return replace(segment, rows=rows, late=count - rows)
 
 
-def _coarsen(segments: Sequence[Segment]) -> Segments:
+def _coarsen(segments: Sequence[CoveredRange]) -> CoveredRanges:
     """Joins pairs that touch, those first that are short for their age."""
     kept = list(segments)
     while len(kept) > MOST_SEGMENTS:
@@ -106,10 +108,10 @@ def _coarsen(segments: Sequence[Segment]) -> Segments:
     return tuple(kept)
 
 
-def _weight(first: Segment, second: Segment, newest_ms: int) -> float:
+def _weight(first: CoveredRange, second: CoveredRange, newest_ms: int) -> float:
     return (second.upto.time_ms - first.after.time_ms) / (newest_ms - first.after.time_ms + 1)
 
 
-def _join(first: Segment, second: Segment) -> Segment:
+def _join(first: CoveredRange, second: CoveredRange) -> CoveredRange:
     rows = None if first.rows is None or second.rows is None else first.rows + second.rows
-    return Segment(after=first.after, upto=second.upto, rows=rows, late=first.late + second.late)
+    return CoveredRange(after=first.after, upto=second.upto, rows=rows, late=first.late + second.late)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.state.models import Offset
-from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.next_backfill import DueJob
 from oncehouse.etl.state.position import MAX_ID, Position
 
 
 @dataclass(frozen=True, kw_only=True)
-class Due:
+class DueStep:
     """Rows after `offset.last` up to (`upper_ms`, `upper_id`) may be read."""
 
+    name: ClassVar[str] = "due"
     topic: Topic
     offset: Offset
     upper_ms: int
@@ -29,7 +31,7 @@ class Due:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Empty:
+class EmptyRange:
     """A range in which a topic's main source was found to have no rows."""
 
     last: Position
@@ -37,7 +39,7 @@ class Empty:
     first: Position | None = None
     """The first row after it; None where that is of no use."""
 
-    def covers(self, due: Due) -> bool:
+    def covers(self, due: DueStep) -> bool:
         """Whether looking again is in vain. Behind a slow source rows may come in before the first one."""
         if due.offset.last != self.last:
             return False
@@ -47,24 +49,27 @@ class Empty:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume:
+class ResumeStep:
     """An open range: it runs again unchanged."""
 
+    name: ClassVar[str] = "resume"
     topic: Topic
     offset: Offset
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class WaitingTopic:
+    name: ClassVar[str] = "waiting"
     topic: Topic
     offset: Offset
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paused:
+class PausedTopic:
+    name: ClassVar[str] = "paused"
     topic: Topic
     offset: Offset
 
 
-Decision = Due | Resume | Side | Waiting | Paused
+Decision = DueStep | ResumeStep | DueJob | WaitingTopic | PausedTopic

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oncehouse.clickhouse.identifiers import PIPELINE_CONSUMER
 from oncehouse.etl.state.position import START, Position
-from oncehouse.etl.state.topic_state import EMPTY, Book
+from oncehouse.etl.state.topic_state import EMPTY, TopicState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,11 @@ class Offset:
     """Who works on the topic; empty when nobody does."""
     generation: int = 0
     """Part of every token: after a rewind the same range is inserted anew."""
-    lane: str = ""
+    job_kind: str = field(default="", metadata={"output": "lane"})
     """`backfill` or `repair` while `last` and `next` are theirs; empty: the forward runs'."""
     resume: Position = START
-    """Where the forward runs go on, while the row is lent to a lane."""
-    book: Book = EMPTY
+    """Where the forward runs go on, while the row is lent to a job."""
+    topic_state: TopicState = field(default=EMPTY, metadata={"output": "book"})
 
     @property
     def is_open(self) -> bool:
@@ -44,7 +44,7 @@ class Offset:
     @property
     def reached(self) -> Position:
         """How far the forward runs have come."""
-        return self.resume if self.lane else self.last
+        return self.resume if self.job_kind else self.last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ def before(time_ms: int) -> Position:
     return Position(time_ms=time_ms - 1, id=MAX_ID) if time_ms > 0 else START
 
 
-def spell_position_time(position: Position) -> str:
+def format_position_time(position: Position) -> str:
     if not position.time_ms:
         return "-"
     moment = datetime.fromtimestamp(position.time_ms / 1000, UTC)

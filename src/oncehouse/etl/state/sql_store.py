@@ -13,9 +13,9 @@ from sqlalchemy.engine import Row
 
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import Position
-from oncehouse.etl.state.topic_lease import blank
-from oncehouse.etl.state.topic_state import read_book, write_book
-from oncehouse.etl.state.transitions import Decide, Snapshot
+from oncehouse.etl.state.topic_lease import new_offset
+from oncehouse.etl.state.topic_state import decode_topic_state, encode_topic_state
+from oncehouse.etl.state.transitions import Decide, OffsetSnapshot
 from oncehouse.ledger.catalog.database import Catalog
 
 _metadata = MetaData()
@@ -49,10 +49,10 @@ class CatalogOffsets:
     def prepare(self) -> None:
         self._catalog.change(_metadata.create_all)
 
-    def read_all(self) -> Snapshot:
+    def read_all(self) -> OffsetSnapshot:
         with self._catalog.read() as connection:
             rows = connection.execute(select(_offsets)).all()
-            return Snapshot(
+            return OffsetSnapshot(
                 offsets={row.topic: _offset(row) for row in rows}, now_ms=self._now_ms(connection)
             )
 
@@ -63,7 +63,7 @@ class CatalogOffsets:
             mine = _offsets.c.topic == topic
             row = connection.execute(select(_offsets).where(mine).with_for_update()).first()
             now_ms = self._now_ms(connection)
-            known = _offset(row) if row else blank(topic)
+            known = _offset(row) if row else new_offset(topic)
             wanted = replace(decide(known, now_ms), run_ms=max(now_ms, known.run_ms + 1))
             if row is None:
                 connection.execute(insert(_offsets).values(topic=topic, **_values(wanted)))
@@ -88,9 +88,9 @@ def _offset(row: Row[tuple[object, ...]]) -> Offset:
         state=row.state,
         hostid=row.hostid,
         generation=row.generation,
-        lane=row.lane,
+        job_kind=row.lane,
         resume=Position(time_ms=row.resume_ms, id=int(row.resume_id)),
-        book=read_book(row.book),
+        topic_state=decode_topic_state(row.book),
     )
 
 
@@ -106,8 +106,8 @@ def _values(row: Offset) -> dict[str, object]:
         "state": row.state,
         "hostid": row.hostid,
         "generation": row.generation,
-        "lane": row.lane,
+        "lane": row.job_kind,
         "resume_ms": row.resume.time_ms,
         "resume_id": str(row.resume.id),
-        "book": write_book(row.book),
+        "book": encode_topic_state(row.topic_state),
     }

@@ -30,7 +30,7 @@ class MutexError(PermanentError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
+class TopicWorker:
     """A process that works on topics."""
 
     hostid: str
@@ -52,30 +52,35 @@ def is_held(row: Offset, worker_hostid: str, now_ms: int, lease_seconds: float) 
     return now_ms - row.run_ms < lease_seconds * 1000
 
 
-def blank(topic: str) -> Offset:
+def new_offset(topic: str) -> Offset:
     return Offset(topic=topic, last=START, next=START)
 
 
-def check_unmoved(row: Offset, seen: Offset, worker: Worker, now_ms: int) -> None:
+def check_unmoved(row: Offset, seen: Offset, worker: TopicWorker, now_ms: int) -> None:
     """The topic is free, goes on, and stands where it stood when the step was planned."""
     check_free(row, worker, now_ms)
-    if (row.last, row.next, row.lane, row.generation) != (seen.last, seen.next, seen.lane, seen.generation):
+    if (row.last, row.next, row.job_kind, row.generation) != (
+        seen.last,
+        seen.next,
+        seen.job_kind,
+        seen.generation,
+    ):
         raise MutexError(
             f"Topic {row.topic}: its offsets moved since this step was planned (by {row.consumer or 'somebody'}); "
             "the next round plans it anew."
         )
-    if row.state == PAUSED or row.book.is_pause_asked:
+    if row.state == PAUSED or row.topic_state.is_pause_asked:
         raise MutexError(f"Topic {row.topic} was paused; `oncehouse etl resume {row.topic}` lets it go on.")
 
 
-def check_still(row: Offset, seen: Offset) -> None:
+def check_unchanged(row: Offset, seen: Offset) -> None:
     """The topic has built nothing since it was looked at."""
-    if (row.last, row.next, row.generation, row.book.segments, row.book.jobs) != (
+    if (row.last, row.next, row.generation, row.topic_state.segments, row.topic_state.jobs) != (
         seen.last,
         seen.next,
         seen.generation,
-        seen.book.segments,
-        seen.book.jobs,
+        seen.topic_state.segments,
+        seen.topic_state.jobs,
     ):
         raise MutexError(
             f"Topic {row.topic} moved on while its table was looked at. `oncehouse etl pause {row.topic}`, and then "
@@ -83,7 +88,7 @@ def check_still(row: Offset, seen: Offset) -> None:
         )
 
 
-def check_free(row: Offset, worker: Worker, now_ms: int) -> None:
+def check_free(row: Offset, worker: TopicWorker, now_ms: int) -> None:
     if is_held(row, worker.hostid, now_ms, worker.lease_seconds):
         age = (now_ms - row.run_ms) / 1000
         raise MutexError(
@@ -93,7 +98,7 @@ def check_free(row: Offset, worker: Worker, now_ms: int) -> None:
         )
 
 
-def check_held(row: Offset, worker: Worker) -> None:
+def check_held(row: Offset, worker: TopicWorker) -> None:
     if row.hostid != worker.hostid:
         holder = row.hostid or "nobody (it was unlocked)"
         raise MutexError(

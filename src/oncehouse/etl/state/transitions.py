@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from oncehouse.errors import PermanentError
-from oncehouse.etl.state import topic_state as books
-from oncehouse.etl.state.coverage import Segment, count_late, uncover
+from oncehouse.etl.state import topic_state as topic_states
+from oncehouse.etl.state.coverage import CoveredRange, count_late, uncover
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import MAX_ID, START, Position
 from oncehouse.etl.state.topic_lease import (
@@ -23,22 +23,22 @@ from oncehouse.etl.state.topic_lease import (
     PAUSED,
     SIZING,
     MutexError,
-    Worker,
+    TopicWorker,
     check_free,
     check_held,
-    check_still,
+    check_unchanged,
     check_unmoved,
     failures,
     is_held,
 )
 from oncehouse.etl.state.topic_state import (
-    Book,
-    Lane,
+    JobKind,
+    TopicState,
     close_forward,
-    close_side,
+    close_job,
     end_jobs,
+    fail_job,
     open_forward,
-    put_off,
 )
 
 _LONGEST_STATE = 500
@@ -46,7 +46,7 @@ _END = Position(time_ms=1 << 62, id=MAX_ID)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class OffsetSnapshot:
     """All rows of the offsets at one moment."""
 
     offsets: dict[str, Offset]
@@ -66,7 +66,7 @@ class OffsetStore(Protocol):
     def prepare(self) -> None:
         """Make the table if it is not there."""
 
-    def read_all(self) -> Snapshot: ...
+    def read_all(self) -> OffsetSnapshot: ...
 
     def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         """Change one row if nobody else did meanwhile (else decide anew). A topic without a row starts at START.
@@ -77,7 +77,7 @@ class OffsetStore(Protocol):
 
 def begin(
     store: OffsetStore,
-    worker: Worker,
+    worker: TopicWorker,
     seen: Offset,
     *,
     next_: Position,
@@ -92,9 +92,16 @@ def begin(
     def decide(row: Offset, now_ms: int) -> Offset:
         check_unmoved(row, seen, worker, now_ms)
         is_open = row.is_open and row.state != SIZING
-        book = row.book if is_open else open_forward(row.book, row.last, next_, rows, now_ms)
+        topic_state = (
+            row.topic_state if is_open else open_forward(row.topic_state, row.last, next_, rows, now_ms)
+        )
         return replace(
-            row, next=next_, state=state, hostid=worker.hostid, consumer=worker.consumer, book=book
+            row,
+            next=next_,
+            state=state,
+            hostid=worker.hostid,
+            consumer=worker.consumer,
+            topic_state=topic_state,
         )
 
     is_mine = seen.run_ms > 0 and seen.hostid in ("", worker.hostid)
@@ -102,7 +109,7 @@ def begin(
 
 
 def narrow(
-    store: OffsetStore, worker: Worker, topic: str, *, next_: Position, state: str, rows: int = 0
+    store: OffsetStore, worker: TopicWorker, topic: str, *, next_: Position, state: str, rows: int = 0
 ) -> Offset:
     """Set `next` again while a range is sized; afterwards it is fixed."""
 
@@ -113,15 +120,15 @@ def narrow(
                 f"Topic {topic}: its range is fixed since its insert began and cannot be narrowed. "
                 "Let the step finish, or seek the topic."
             )
-        book = open_forward(row.book, row.last, next_, rows, now_ms)
-        return replace(row, next=next_, state=state, book=book)
+        topic_state = open_forward(row.topic_state, row.last, next_, rows, now_ms)
+        return replace(row, next=next_, state=state, topic_state=topic_state)
 
     return store.change(topic, decide)
 
 
 def commit(
     store: OffsetStore,
-    worker: Worker,
+    worker: TopicWorker,
     topic: str,
     *,
     rows: int,
@@ -132,17 +139,19 @@ def commit(
 ) -> Offset:
     """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it.
 
-    A row that was lent to a lane goes back to where the forward runs were. `is_whole`: all was built anew.
+    A row that was lent to a job goes back to where the forward runs were. `is_whole`: all was built anew.
     `splits_time`: rows of the time of `next` are left for the next step.
     """
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_held(row, worker)
-        if row.lane:
-            book = close_side(row.book, Lane(row.lane), rows=rows, now_ms=now_ms, is_whole=is_whole)
-            return _free(give_back(row), state=DONE, book=book)
-        book = close_forward(
-            row.book,
+        if row.job_kind:
+            topic_state = close_job(
+                row.topic_state, JobKind(row.job_kind), rows=rows, now_ms=now_ms, is_whole=is_whole
+            )
+            return _free(return_row(row), state=DONE, topic_state=topic_state)
+        topic_state = close_forward(
+            row.topic_state,
             row.last,
             row.next,
             rows=rows,
@@ -150,31 +159,33 @@ def commit(
             is_whole=is_whole,
             splits_time=splits_time,
         )
-        return _free(replace(row, last=row.next, rows=rows), state=state, book=book)
+        return _free(replace(row, last=row.next, rows=rows), state=state, topic_state=topic_state)
 
     return store.change(topic, decide, begun)
 
 
-def fail(store: OffsetStore, worker: Worker, seen: Offset, why: str) -> Offset:
+def fail(store: OffsetStore, worker: TopicWorker, seen: Offset, why: str) -> Offset:
     """Free the topic with a state that says why and how often; an open range stays open.
 
-    A lane's range stays open in its job, so that the forward runs go on meanwhile.
+    A job's range stays open in its job, so that the forward runs go on meanwhile.
     """
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_free(row, worker, now_ms)
-        if row.lane:
-            book = put_off(row.book, Lane(row.lane), why[:_LONGEST_STATE], now_ms)
-            return _free(give_back(row), state=DONE, book=book)
+        if row.job_kind:
+            topic_state = fail_job(row.topic_state, JobKind(row.job_kind), why[:_LONGEST_STATE], now_ms)
+            return _free(return_row(row), state=DONE, topic_state=topic_state)
         # A range that was being sized stays free to be sized anew: nothing was inserted for it.
         opened = row.last if row.state == SIZING else row.next
         state = f"failed {failures(seen.state) + 1}: {why}"[:_LONGEST_STATE]
-        return _free(replace(row, next=opened, consumer=worker.consumer), state=state, book=row.book)
+        return _free(
+            replace(row, next=opened, consumer=worker.consumer), state=state, topic_state=row.topic_state
+        )
 
     return store.change(seen.topic, decide)
 
 
-def beat(store: OffsetStore, worker: Worker, topic: str) -> Offset:
+def beat(store: OffsetStore, worker: TopicWorker, topic: str) -> Offset:
     """Say that the work goes on; stores write the time themselves."""
 
     def decide(row: Offset, _now_ms: int) -> Offset:
@@ -199,17 +210,17 @@ def seek(
     after the position counts as never covered; what is skipped becomes a gap. `seen` is what the row was when
     somebody looked whether the table holds what would be built again: if it has moved since, that is not known.
     """
-    nobody = Worker(hostid="", lease_seconds=lease_seconds)
+    nobody = TopicWorker(hostid="", lease_seconds=lease_seconds)
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_free(row, nobody, now_ms)
         if seen is not None:
-            check_still(row, seen)
-        for lane, job in row.book.jobs:
+            check_unchanged(row, seen)
+        for job_kind, job in row.topic_state.jobs:
             if job.opened is not None and not drops_open:
                 raise PermanentError(
-                    f"Topic {topic}: its {lane} has a range under way. Let it end (`oncehouse etl status`), or seek "
-                    "with --force when you know that the table does not hold that range's rows."
+                    f"Topic {topic}: its {job_kind} has a range under way. Let it end (`oncehouse etl status`), or "
+                    "seek with --force when you know that the table does not hold that range's rows."
                 )
         if row.is_open and row.state != SIZING and last > row.reached and not drops_open:
             raise PermanentError(
@@ -217,12 +228,12 @@ def seek(
                 "whether they were. Let the step end first, or seek with --force when you know that they are not there."
             )
         # Jobs that are done are ended first (0.1 left them): the seek must not give them new work.
-        row = replace(give_back(row), book=end_jobs(row.book))
-        book = replace(
-            row.book,
-            segments=uncover(row.book.segments, last, _END),
+        row = replace(return_row(row), topic_state=end_jobs(row.topic_state))
+        topic_state = replace(
+            row.topic_state,
+            segments=uncover(row.topic_state.segments, last, _END),
             opened=None,
-            jobs=tuple((lane, replace(job, opened=None)) for lane, job in row.book.jobs),
+            jobs=tuple((job_kind, replace(job, opened=None)) for job_kind, job in row.topic_state.jobs),
             is_pause_asked=False,
             splits_time=0 < last.id < MAX_ID,
         )
@@ -235,7 +246,7 @@ def seek(
             state=state,
             hostid="",
             generation=row.generation + 1,
-            book=end_jobs(book),
+            topic_state=end_jobs(topic_state),
         )
 
     return store.change(topic, decide)
@@ -251,10 +262,10 @@ def pause(store: OffsetStore, topic: str, *, lease_seconds: float = LEASE_SECOND
 
     def decide(row: Offset, now_ms: int) -> Offset:
         if is_held(row, "", now_ms, lease_seconds):
-            return replace(row, book=replace(row.book, is_pause_asked=True))
+            return replace(row, topic_state=replace(row.topic_state, is_pause_asked=True))
         if row.state == SIZING:  # nothing was inserted: sized anew after the pause
             row = replace(row, next=row.last)
-        return _free(row, state=PAUSED, book=row.book)
+        return _free(row, state=PAUSED, topic_state=row.topic_state)
 
     return store.change(topic, decide)
 
@@ -263,30 +274,32 @@ def resume(store: OffsetStore, topic: str) -> Offset:
     """Go on. Late rows that had stopped the topic are let pass: they stay counted, and are not built."""
 
     def decide(row: Offset, _now_ms: int) -> Offset:
-        book = replace(row.book, is_pause_asked=False, acknowledged=count_late(row.book.segments))
-        return replace(row, state="" if row.state == PAUSED else row.state, book=book)
+        topic_state = replace(
+            row.topic_state, is_pause_asked=False, acknowledged=count_late(row.topic_state.segments)
+        )
+        return replace(row, state="" if row.state == PAUSED else row.state, topic_state=topic_state)
 
     return store.change(topic, decide)
 
 
-def note_counts(store: OffsetStore, topic: str, counts: Mapping[Segment, int]) -> Offset:
+def update_counts(store: OffsetStore, topic: str, counts: Mapping[CoveredRange, int]) -> Offset:
     """Write down what the main source holds now; refused while a step is open, whose rows nobody can count yet."""
 
     def decide(row: Offset, _now_ms: int) -> Offset:
         if row.hostid or row.is_open:
             raise MutexError(f"Topic {topic} is worked on; its late rows are counted another time.")
-        return replace(row, book=books.note_counts(row.book, counts))
+        return replace(row, topic_state=topic_states.update_counts(row.topic_state, counts))
 
     return store.change(topic, decide)
 
 
-def give_back(row: Offset) -> Offset:
+def return_row(row: Offset) -> Offset:
     """The row as the forward runs left it."""
-    return replace(row, last=row.resume, next=row.resume, lane="", resume=START) if row.lane else row
+    return replace(row, last=row.resume, next=row.resume, job_kind="", resume=START) if row.job_kind else row
 
 
-def _free(row: Offset, *, state: str, book: Book) -> Offset:
+def _free(row: Offset, *, state: str, topic_state: TopicState) -> Offset:
     """Free for everybody, or paused if somebody has asked for that meanwhile."""
-    if book.is_pause_asked:
-        state, book = PAUSED, replace(book, is_pause_asked=False)
-    return replace(row, state=state, hostid="", book=book)
+    if topic_state.is_pause_asked:
+        state, topic_state = PAUSED, replace(topic_state, is_pause_asked=False)
+    return replace(row, state=state, hostid="", topic_state=topic_state)

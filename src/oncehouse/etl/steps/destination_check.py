@@ -16,7 +16,7 @@ from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage.topic import Template, Topic
-from oncehouse.etl.state.topic_state import Opened
+from oncehouse.etl.state.topic_state import OpenRange
 from oncehouse.etl.steps.source_ranges import count_range
 
 LEAST_BLOCKS = 100
@@ -25,7 +25,7 @@ _SAFE_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Destination:
+class DestinationTable:
     """A Fact table, and how far it and the tables behind its materialized views remember."""
 
     facts: TableFacts
@@ -42,7 +42,7 @@ class Presence(StrEnum):
     """The table itself will drop what it has."""
 
 
-def check_destination(client: Client, topic: Topic) -> Destination:
+def check_destination(client: Client, topic: Topic) -> DestinationTable:
     """What the Fact table is; refused when it is missing or would double rows after a crash."""
     facts = describe_table(client, topic.dst)
     if facts is None:
@@ -56,7 +56,7 @@ def check_destination(client: Client, topic: Topic) -> Destination:
         for table in tables:
             _check_memory(topic, table)
     seconds = [table.window_seconds for table in tables if table.window_seconds is not None]
-    return Destination(
+    return DestinationTable(
         facts=facts,
         narrowest=min(tables, key=lambda table: table.window_blocks),
         window_seconds=min(seconds, default=None),
@@ -73,7 +73,7 @@ def explain_overflow(topic: Topic, narrowest: TableFacts) -> str:
     )
 
 
-def refuse_strange_rows(client: Client, topic: Topic) -> None:
+def refuse_existing_rows(client: Client, topic: Topic) -> None:
     """The first step of a topic goes into an empty table: rows that are there came by other offsets, and their
     ranges would be built a second time."""
     sql = f"SELECT count() FROM {quote_table(topic.dst)}"  # noqa: S608 - quoted
@@ -121,7 +121,7 @@ def _read_view_targets(client: Client, facts: TableFacts) -> tuple[TableFacts, .
 def find_presence(
     client: Client,
     topic: Topic,
-    opened: Opened,
+    opened: OpenRange,
     *,
     now_ms: int,
     count_expected: Callable[[], int],

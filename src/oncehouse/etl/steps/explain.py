@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oncehouse.clickhouse.identifiers import quote_table
-from oncehouse.etl.quality.expectations import spell_expectation
+from oncehouse.etl.quality.expectations import format_expectation
 from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.topic_lease import INSERTING
 from oncehouse.etl.steps.operation_builder import BLOCK_ROWS
 from oncehouse.etl.steps.operations import (
-    ClearAside,
+    DropStagingTables,
     Exchange,
     Execute,
     Expect,
@@ -23,24 +23,33 @@ from oncehouse.etl.steps.operations import (
     MarkCovered,
     Operation,
     ReplacePartitions,
+    WriteJobRange,
     WriteLast,
     WriteNext,
-    WriteSide,
 )
+
+_OUTPUT_NAMES: Mapping[type[Operation], str] = {WriteJobRange: "WriteSide", DropStagingTables: "ClearAside"}
+"""Where the JSON of `etl plan` has another name than the class."""
+
+
+def operation_name(operation: Operation) -> str:
+    return _OUTPUT_NAMES.get(type(operation), type(operation).__name__)
 
 
 def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one line an operation
     """One operation as `plan` prints it."""
     match operation:
         case WriteNext():
-            return f"write next = {_spell(operation.next)}, state {operation.state}"
-        case WriteSide():
+            return f"write next = {_format_position(operation.next)}, state {operation.state}"
+        case WriteJobRange():
             return (
-                f"write last = {_spell(operation.opened.last)}, next = {_spell(operation.opened.next)} for the "
-                f"{operation.lane}, and keep where the forward runs are"
+                f"write last = {_format_position(operation.opened.last)}, "
+                f"next = {_format_position(operation.opened.next)} for the "
+                f"{operation.job_kind}, and keep where the forward runs are"
             )
         case MarkCovered():
-            return f"no rows after {_spell(operation.after)} up to {_spell(operation.upto)}: covered"
+            after, upto = _format_position(operation.after), _format_position(operation.upto)
+            return f"no rows after {after} up to {upto}: covered"
         case Freeze():
             return (
                 f"write into {quote_table(operation.table)} which rows of the range the table does not hold"
@@ -49,7 +58,7 @@ def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one 
             return f"count the transform's rows, halve next while they are more than {BLOCK_ROWS}"
         case Expect():
             expected = "".join(
-                f"\n  expect {spell_expectation(one)}, otherwise {one.otherwise}"
+                f"\n  expect {format_expectation(one)}, otherwise {one.otherwise}"
                 for one in operation.expectations
             )
             return f"{operation.sql}{_explain_bound(operation.parameters)}{expected}"
@@ -60,7 +69,7 @@ def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one 
         case Insert():
             bound = _explain_bound(operation.parameters)
             return f"{operation.sql}\n  as one block, token {operation.token}{bound}"
-        case ClearAside():
+        case DropStagingTables():
             return f"drop what earlier runs have left beside {quote_table(operation.dst)}"
         case Exchange():
             return (
@@ -80,7 +89,7 @@ def _explain_bound(parameters: Mapping[str, Any]) -> str:
     return "".join(f"\n  {name} = {value}" for name, value in parameters.items())
 
 
-def _spell(position: Position) -> str:
+def _format_position(position: Position) -> str:
     if position == START:
         return "the start"
     moment = datetime.fromtimestamp(position.time_ms / 1000, UTC)

@@ -55,13 +55,15 @@ def find_end(client: Client, topic: Topic, last: Position, next_: Position) -> P
     return next_ if count < REPAIR_ROWS else Position(time_ms=time_ms, id=id_)
 
 
-def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
+def record_late_rows(client: Client, topic: Topic, operation: Freeze) -> int:
     """Write down which rows are late, unless that was done before; how many they are."""
     # A name of its own: a host that slept must not give the name to what another one has not filled yet.
     table, made = quote_table(operation.table), quote_table(f"{operation.table}_new_{uuid.uuid4().hex}")
     if not client.query(f"EXISTS TABLE {table}")[0][0]:
         # Rows of the Fact table that a lagging replica does not show would be taken for late ones, and doubled.
-        write_in_step(client, (topic.depends_on[0], topic.dst), partial(_make, topic, operation, made))
+        write_in_step(
+            client, (topic.depends_on[0], topic.dst), partial(_create_record, topic, operation, made)
+        )
         try:
             client.command(f"RENAME TABLE {made} TO {table}")
         except PermanentError as error:
@@ -71,7 +73,7 @@ def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
     return int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - quoted
 
 
-def _make(topic: Topic, operation: Freeze, made: str, client: Client, in_step: str) -> None:
+def _create_record(topic: Topic, operation: Freeze, made: str, client: Client, in_step: str) -> None:
     if in_step:
         client.command(f"DROP TABLE IF EXISTS {made} SYNC")  # of a try before, which failed half-way
     client.command(
@@ -81,7 +83,7 @@ def _make(topic: Topic, operation: Freeze, made: str, client: Client, in_step: s
     )
 
 
-def drop_left(client: Client, topic: Topic, number: int) -> None:
+def drop_old_records(client: Client, topic: Topic, number: int) -> None:
     """Drop what processes that died in repairs before this one have left."""
     dst = split_table(topic.dst)
     database = dst.database or client.database

@@ -13,14 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from oncehouse.clickhouse.identifiers import quote_table
-from oncehouse.etl.lineage.topic import Check, Template, Topic
+from oncehouse.etl.lineage.topic import ExpectationKind, Template, Topic
 from oncehouse.etl.quality.expectations import measure_sql
 from oncehouse.etl.state.position import Position, Range
 from oncehouse.etl.state.topic_lease import DONE, INSERTING, MORE, SIZING
-from oncehouse.etl.state.topic_state import Lane, Opened
+from oncehouse.etl.state.topic_state import JobKind, OpenRange
 from oncehouse.etl.steps.exact_settings import insert_settings
 from oncehouse.etl.steps.operations import (
-    ClearAside,
+    DropStagingTables,
     Exchange,
     Execute,
     Expect,
@@ -30,13 +30,13 @@ from oncehouse.etl.steps.operations import (
     Insert,
     Operation,
     ReplacePartitions,
+    WriteJobRange,
     WriteLast,
     WriteNext,
-    WriteSide,
 )
 from oncehouse.etl.steps.transforms import Transform, bind, bind_guard, insert_sql
 
-ASIDE = "_aside_"
+STAGING_INFIX = "_aside_"
 """Between the name of a table and what tells apart the runs that build it anew."""
 BLOCK_ROWS = 1_048_576
 """Rows of a transform's output that are inserted as one block; a range that yields more is halved."""
@@ -62,7 +62,7 @@ def step_operations(
     token = token_of(topic.topic, span.last, span.next, generation)
     looks: list[Operation] = [] if is_fixed else [Fit(select=transform.select)]
     if topic.expect and not is_resumed:
-        looks.append(_expect_rows(topic, transform, columns, span))
+        looks.append(_check_output(topic, transform, columns, span))
     return (
         WriteNext(topic=topic.topic, next=span.next, state=SIZING if looks else INSERTING),
         *before_operations(topic, transform, span),
@@ -84,8 +84,8 @@ def step_operations(
     )
 
 
-def side_operations(operations: tuple[Operation, ...], begin: WriteSide) -> tuple[Operation, ...]:
-    """The operations of a forward run as a lane performs them: its range is fixed from the start."""
+def job_operations(operations: tuple[Operation, ...], begin: WriteJobRange) -> tuple[Operation, ...]:
+    """The operations of a forward run as a job performs them: its range is fixed from the start."""
     return (begin, *(one for one in operations[1:] if not isinstance(one, FixRange)))
 
 
@@ -96,17 +96,17 @@ def repair_operations(
     span: Range,
     *,
     hostid: str,
-    opened: Opened,
+    opened: OpenRange,
     most_blocks: int = 0,
 ) -> tuple[Operation, ...]:
     """What the transform yields for the late rows of a range, and for no others."""
     frozen = late_table(topic, opened.number)
     token = token_of(topic.topic, span.last, span.next, opened.generation, opened.number)
     return (
-        WriteSide(topic=topic.topic, lane=Lane.REPAIR, opened=opened),
+        WriteJobRange(topic=topic.topic, job_kind=JobKind.REPAIR, opened=opened),
         Freeze(table=frozen, number=opened.number, last=span.last, next=span.next),
         *before_operations(topic, transform, span),
-        *_expect_late(topic, transform, columns, span, frozen),
+        *_check_late_rows(topic, transform, columns, span, frozen),
         Insert(
             sql=insert_sql(topic.dst, tuple(columns), transform, late_condition(frozen)),
             token=token,
@@ -141,12 +141,12 @@ def rebuild_operations(
 ) -> tuple[Operation, ...]:
     """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run, and so is the name
     of what it builds: nobody else can put that in place, nor fill it."""
-    aside = aside_table(topic.dst, token)
+    aside = staging_table(topic.dst, token)
     replaces_partitions = topic.template is Template.RANGE
     swap = ReplacePartitions if replaces_partitions else Exchange
     return (
         WriteNext(topic=topic.topic, next=span.next, state=INSERTING),
-        ClearAside(dst=topic.dst),
+        DropStagingTables(dst=topic.dst),
         Execute(sql=f"CREATE TABLE {quote_table(aside)} AS {quote_table(topic.dst)}"),
         *before_operations(topic, transform, span),
         Insert(
@@ -155,7 +155,7 @@ def rebuild_operations(
             parameters=bind_range(topic, transform, span, hostid),
             settings=insert_settings(token),
         ),
-        *([_expect_aside(topic, columns, aside)] if topic.expect else []),
+        *([_check_staging(topic, columns, aside)] if topic.expect else []),
         swap(dst=topic.dst, aside=aside, gate_share=topic.gate_share),
         *_after_operations(topic, transform, span),
         Execute(sql=f"DROP TABLE IF EXISTS {quote_table(aside)} SYNC"),
@@ -163,15 +163,15 @@ def rebuild_operations(
     )
 
 
-def aside_table(dst: str, token: str) -> str:
-    return f"{dst}{ASIDE}{hashlib.sha256(token.encode()).hexdigest()[:16]}"
+def staging_table(dst: str, token: str) -> str:
+    return f"{dst}{STAGING_INFIX}{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
 
 def before_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:
     """The lineage's own statements, then the template's."""
     return (
-        *_number(topic, "before", topic.before),
-        *_number(
+        *_number_statements(topic, "before", topic.before),
+        *_number_statements(
             topic, f"{transform.name}, before its SELECT,", transform.before, bind_select(transform, span)
         ),
     )
@@ -179,14 +179,14 @@ def before_operations(topic: Topic, transform: Transform, span: Range) -> tuple[
 
 def _after_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:
     return (
-        *_number(
+        *_number_statements(
             topic, f"{transform.name}, after its SELECT,", transform.after, bind_select(transform, span)
         ),
-        *_number(topic, "after", topic.after),
+        *_number_statements(topic, "after", topic.after),
     )
 
 
-def _number(
+def _number_statements(
     topic: Topic, key: str, statements: tuple[str, ...], parameters: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[Execute]:
     """The user's own statements, each with what a failure of it is told by."""
@@ -195,7 +195,7 @@ def _number(
         yield Execute(sql=sql, parameters=parameters, told_as=told)
 
 
-def _expect_rows(topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range) -> Expect:
+def _check_output(topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range) -> Expect:
     """On what the transform yields, before it goes in."""
     sql, bound = measure_sql(
         topic.expect, columns, rows_from=f"({transform.select})", source_rows=f"{span.rows} AS source_rows"
@@ -208,11 +208,13 @@ def _expect_rows(topic: Topic, transform: Transform, columns: Mapping[str, str],
     )
 
 
-def _expect_late(
+def _check_late_rows(
     topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range, frozen: str
 ) -> tuple[Expect, ...]:
     """On the late rows alone: how many those are says nothing, what stands in them does."""
-    expected = tuple(one for one in topic.expect if one.check in {Check.NULL_SHARE, Check.VALUE})
+    expected = tuple(
+        one for one in topic.expect if one.check in {ExpectationKind.NULL_SHARE, ExpectationKind.VALUE}
+    )
     if not expected:
         return ()
     rows_from = f"(SELECT * FROM ({transform.select}) WHERE {late_condition(frozen)})"  # noqa: S608 - quoted, or the user's own text
@@ -221,9 +223,9 @@ def _expect_late(
     return (Expect(topic=topic.topic, sql=sql, parameters=parameters, expectations=expected),)
 
 
-def _expect_aside(topic: Topic, columns: Mapping[str, str], aside: str) -> Expect:
+def _check_staging(topic: Topic, columns: Mapping[str, str], aside: str) -> Expect:
     """On what was built, before it is put in place."""
-    counts = any(one.check == Check.ROWS_PER_SOURCE_ROW for one in topic.expect)
+    counts = any(one.check == ExpectationKind.ROWS_PER_SOURCE_ROW for one in topic.expect)
     source_rows = f"(SELECT count() FROM {quote_table(topic.depends_on[0])})" if counts else "0"  # noqa: S608 - quoted
     sql, bound = measure_sql(
         topic.expect, columns, rows_from=quote_table(aside), source_rows=f"{source_rows} AS source_rows"

@@ -12,7 +12,7 @@ from typing import Any
 
 from oncehouse.etl.lineage.topic import Expectation
 from oncehouse.etl.state.position import Position
-from oncehouse.etl.state.topic_state import Lane, Opened
+from oncehouse.etl.state.topic_state import JobKind, OpenRange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,12 @@ class WriteNext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteSide:
-    """Lend the topic's row to a lane: its range becomes `last` and `next`."""
+class WriteJobRange:
+    """Lend the topic's row to a job: its range becomes `last` and `next`."""
 
     topic: str
-    lane: Lane
-    opened: Opened
+    job_kind: JobKind
+    opened: OpenRange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Insert:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClearAside:
+class DropStagingTables:
     """Drop what earlier runs have built beside the table: whoever stood still in one can no longer put it in place."""
 
     dst: str
@@ -131,7 +131,7 @@ class WriteLast:
     """Rows of the time of `last` are left for the next step."""
 
 
-Begin = WriteNext | WriteSide
+Begin = WriteNext | WriteJobRange
 Operation = (
     Begin
     | MarkCovered
@@ -141,7 +141,7 @@ Operation = (
     | FixRange
     | Execute
     | Insert
-    | ClearAside
+    | DropStagingTables
     | Exchange
     | ReplacePartitions
     | WriteLast

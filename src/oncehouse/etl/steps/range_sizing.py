@@ -18,7 +18,7 @@ _SURE_FAN_OUT = 64
 """A range is not counted first if its output fits even when each source row becomes this many."""
 
 
-class Sizing:
+class RangeSizing:
     def __init__(self, client: Client, block_rows: int) -> None:
         """`block_rows` is how many rows of output one block takes."""
         self._client = client

@@ -14,7 +14,7 @@ from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.identifiers import split_table
 from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
@@ -27,7 +27,7 @@ _HOLDS_NOTHING = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class TableReplication:
     """Where a table stands."""
 
     engine: str
@@ -45,7 +45,7 @@ class Spread:
         return self.database_engine in _REPLICATED
 
 
-def read_spreads(client: Client, tables: Iterable[str]) -> dict[str, Spread]:
+def read_replication(client: Client, tables: Iterable[str]) -> dict[str, TableReplication]:
     """Of those of the tables that exist."""
     names = {table: split_table(table) for table in tables}
     keys = {(name.database or client.database, name.table): table for table, name in names.items()}
@@ -59,7 +59,7 @@ def read_spreads(client: Client, tables: Iterable[str]) -> dict[str, Spread]:
     found = {keys[row[0], row[1]]: row for row in rows if (row[0], row[1]) in keys}
     if not any(one[2].startswith(_REPLICATED) or one[3] in _REPLICATED for one in found.values()):
         return {
-            table: Spread(engine=engine, database_engine=kind)
+            table: TableReplication(engine=engine, database_engine=kind)
             for table, (_, _, engine, kind) in found.items()
         }
     by_table = _read_replicas(
@@ -75,7 +75,7 @@ def read_spreads(client: Client, tables: Iterable[str]) -> dict[str, Spread]:
         {"databases": bound["databases"]},
     )
     return {
-        table: Spread(
+        table: TableReplication(
             engine=engine,
             database_engine=kind,
             replicas=max(by_table.get((database, name), 1), by_database.get((database, ""), 1)),
@@ -94,7 +94,7 @@ def _read_replicas(client: Client, sql: str, bound: dict[str, list[str]]) -> dic
     return {(str(database), str(table)): int(count) for database, table, count in rows}
 
 
-def explain_one_sided(topic: Topic, spread: Spread) -> tuple[str, str] | None:
+def explain_one_sided(topic: Topic, spread: TableReplication) -> tuple[str, str] | None:
     """What of the topic's work would reach one server only, and what to do; None when nothing would."""
     if topic.template is Template.RELOAD and spread.engine in _HOLDS_NOTHING:
         return (
@@ -118,7 +118,7 @@ def explain_one_sided(topic: Topic, spread: Spread) -> tuple[str, str] | None:
             f"{what}: the EXCHANGE of a reload would reach one of them, and the others would keep the old rows",
             f"{advice}; or use the template range, whose REPLACE PARTITION reaches every replica",
         )
-    if topic.template is Template.STEP and topic.late is Late.REPAIR:
+    if topic.template is Template.STEP and topic.late is LatePolicy.REPAIR:
         return (
             f"{what}: a repair writes down on one of them which rows came late, and would not find them on another",
             "use `late: count` or `late: stop`, or the template range",
@@ -128,9 +128,9 @@ def explain_one_sided(topic: Topic, spread: Spread) -> tuple[str, str] | None:
 
 def require_reach(client: Client, topic: Topic) -> None:
     """Refuse, before anything is built, what would reach one server of several."""
-    if topic.template is Template.STEP and topic.late is not Late.REPAIR:
+    if topic.template is Template.STEP and topic.late is not LatePolicy.REPAIR:
         return
-    spread = read_spreads(client, (topic.dst,)).get(topic.dst)
+    spread = read_replication(client, (topic.dst,)).get(topic.dst)
     one_sided = explain_one_sided(topic, spread) if spread else None
     if one_sided is not None:
         what, advice = one_sided

@@ -37,7 +37,7 @@ IN_RANGE = """pos >= fromUnixTimestamp64Milli({last_ms:Int64})
     AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) <= ({upper_ms:Int64}, {next_id:UInt64})"""
 
 
-def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
+def list_source_tables(topics: Sequence[Topic]) -> tuple[str, ...]:
     """Tables that no topic builds, and every main source."""
     built = {topic.dst for topic in topics if not topic.is_source}
     asked: dict[str, None] = {}
@@ -93,7 +93,7 @@ def _ask(client: Client, *, sql: str) -> list[tuple[Any, ...]]:
     return client.query(sql, settings=_SETTINGS)
 
 
-def hold_back(
+def exclude_future(
     client: Client, sources: Mapping[str, SourceState], upto_ms: int, *, in_step: Iterable[str] = ()
 ) -> dict[str, SourceState]:
     """The sources as they are up to a time. One row with a wrong date would else take every topic past all that is
@@ -103,8 +103,8 @@ def hold_back(
     return {**sources, **{name: replace(one, is_ahead=True) for name, one in held.items()}}
 
 
-def count_ahead(client: Client, sources: Iterable[SourceState], upto_ms: int) -> dict[str, int]:
-    """Rows that `hold_back` has left alone, of the sources that have some."""
+def count_future(client: Client, sources: Iterable[SourceState], upto_ms: int) -> dict[str, int]:
+    """Rows that `exclude_future` has left alone, of the sources that have some."""
     start, end = Position(time_ms=upto_ms, id=MAX_ID), Position(time_ms=1 << 53, id=MAX_ID)
     return {
         one.table: count_range(client, one.table, last=start, next_=end, decides=False)

@@ -15,7 +15,7 @@ from oncehouse.clickhouse.replica_sync import write_in_step
 from oncehouse.clickhouse.table_engines import read_engines
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.etl.lineage.topic import Template, Topic
-from oncehouse.etl.state.position import Range, spell_position_time
+from oncehouse.etl.state.position import Range, format_position_time
 from oncehouse.etl.steps.operations import Insert, Operation
 from oncehouse.etl.steps.source_ranges import between, count_range
 from oncehouse.etl.steps.transforms import Transform
@@ -74,7 +74,7 @@ def insert_range(
 
 
 def _explain_fewer(topic: Topic, span: Range) -> str:
-    last, upto = (f"{spell_position_time(one)} (id {one.id})" for one in (span.last, span.next))
+    last, upto = (f"{format_position_time(one)} (id {one.id})" for one in (span.last, span.next))
     return (
         f"Topic {topic.topic}: the server that was to insert the range after {last} up to {upto} shows fewer rows of "
         f"{topic.depends_on[0]} than the {span.rows} that were found in it: a replica lags behind, or rows were "

@@ -13,16 +13,16 @@ from oncehouse.clickhouse.client import Client
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.state import topic_lease
-from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.decision import DueStep, ResumeStep
 from oncehouse.etl.state.models import Offset
-from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.next_backfill import DueJob
 from oncehouse.etl.state.position import START, Position, Range
 from oncehouse.etl.state.topic_lease import INSERTING
-from oncehouse.etl.state.topic_state import Lane, Opened
+from oncehouse.etl.state.topic_state import JobKind, OpenRange
 from oncehouse.etl.state.transitions import OffsetStore
-from oncehouse.etl.steps.backfill_planner import SidePlanner
+from oncehouse.etl.steps.backfill_planner import JobPlanner
 from oncehouse.etl.steps.destination_check import (
-    refuse_strange_rows,
+    refuse_existing_rows,
 )
 from oncehouse.etl.steps.operation_builder import (
     before_operations,
@@ -33,23 +33,23 @@ from oncehouse.etl.steps.operations import (
     Operation,
     WriteNext,
 )
-from oncehouse.etl.steps.range_sizing import Sizing
+from oncehouse.etl.steps.range_sizing import RangeSizing
 from oncehouse.etl.steps.source_ranges import find_range, splits_time
 from oncehouse.etl.steps.source_rows import require_rows
-from oncehouse.etl.steps.transform_cache import Preparation, Prepared
+from oncehouse.etl.steps.transform_cache import PreparedTransform, TransformCache
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TopicStep:
     """A topic's next step, ready to be printed or performed."""
 
     topic: Topic
     seen: Offset
     """The offsets it was planned from; it is refused when they have moved."""
     span: Range
-    prepared: Prepared
+    prepared: PreparedTransform
     operations: tuple[Operation, ...]
-    before: Opened | None = None
+    before: OpenRange | None = None
     """This very range was begun before, so its rows may be there, or be on their way."""
 
 
@@ -58,23 +58,25 @@ class StepPlanner:
     client: Client
     store: OffsetStore
     hostid: str
-    preparation: Preparation
-    sizing: Sizing
+    preparation: TransformCache
+    sizing: RangeSizing
     waited_for: frozenset[str] | None = None
     """Tables whose time bounds other topics' steps; None: any may."""
 
-    def plan_decision(self, decision: Due | Resume | Side, found: Range | None = None) -> Step | None:
+    def plan_decision(
+        self, decision: DueStep | ResumeStep | DueJob, found: Range | None = None
+    ) -> TopicStep | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing.
 
         `found` is the range of a step that is due, if it was looked up before.
         """
         prepared = self.preparation.prepare(decision.topic)
         match decision:
-            case Side():
+            case DueJob():
                 return self._plan_side(decision, prepared)
-            case Resume():
+            case ResumeStep():
                 return self._plan_again(decision, prepared)
-            case Due():
+            case DueStep():
                 return self._plan_due(decision, prepared, found)
 
     def find_next(self, topic: Topic, last: Position, upper: Position) -> Range | None:
@@ -88,13 +90,13 @@ class StepPlanner:
             maxstep_rows=topic.maxstep_rows,
         )
 
-    def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
+    def _plan_again(self, decision: ResumeStep, prepared: PreparedTransform) -> TopicStep:
         topic, seen = decision.topic, decision.offset
-        if seen.lane:
+        if seen.job_kind:
             step = self._plan_side(_lent(topic, seen), prepared)
             begin = WriteNext(topic=topic.topic, next=seen.next, state=INSERTING)
             return replace(step, operations=(begin, *step.operations[1:]))
-        opened = seen.book.opened or Opened(
+        opened = seen.topic_state.opened or OpenRange(
             last=seen.last,
             next=seen.next,
             rows=self.sizing.count_main(topic, seen.last, seen.next),
@@ -104,7 +106,9 @@ class StepPlanner:
         step = self.assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
         return replace(step, before=opened)
 
-    def _plan_due(self, decision: Due, prepared: Prepared, found: Range | None) -> Step | None:
+    def _plan_due(
+        self, decision: DueStep, prepared: PreparedTransform, found: Range | None
+    ) -> TopicStep | None:
         topic, seen = decision.topic, decision.offset
         if topic.template != Template.STEP:
             # It is built from all that its sources hold up to there; no single row ends it.
@@ -115,7 +119,7 @@ class StepPlanner:
         found = found or self.find_next(topic, seen.last, decision.upper)
         if found is None:
             return None
-        if seen.last == START and not seen.generation and not seen.book.segments:
+        if seen.last == START and not seen.generation and not seen.topic_state.segments:
             self._check_first(topic, seen)
         if self.sizing.surely_fits(found):
             return self.assemble(topic, seen, found, prepared, is_fixed=True)
@@ -128,7 +132,7 @@ class StepPlanner:
     def _check_first(self, topic: Topic, seen: Offset) -> None:
         """The first step of a topic goes into an empty table."""
         try:
-            refuse_strange_rows(self.client, topic)
+            refuse_existing_rows(self.client, topic)
         except ConfigurationError:
             row = self.store.read_all().offsets.get(topic.topic)
             if row is not None and (row.hostid or row.last != seen.last or row.is_open):
@@ -137,26 +141,26 @@ class StepPlanner:
                 ) from None
             raise
 
-    def _plan_side(self, side: Side, prepared: Prepared) -> Step:
-        planner = SidePlanner(client=self.client, hostid=self.hostid, fit=self.sizing.fit)
+    def _plan_side(self, due_job: DueJob, prepared: PreparedTransform) -> TopicStep:
+        planner = JobPlanner(client=self.client, hostid=self.hostid, fit=self.sizing.fit)
         planned = planner.plan(
-            side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
+            due_job, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
         )
         operations = require_rows(
             self.client,
-            side.topic,
+            due_job.topic,
             prepared.transform,
             planned.span,
             planned.operations,
-            is_begun=side.opened is not None,
+            is_begun=due_job.opened is not None,
         )
-        return Step(
-            topic=side.topic,
-            seen=side.offset,
+        return TopicStep(
+            topic=due_job.topic,
+            seen=due_job.offset,
             span=planned.span,
             prepared=prepared,
             operations=operations,
-            before=side.opened,
+            before=due_job.opened,
         )
 
     def assemble(
@@ -164,11 +168,11 @@ class StepPlanner:
         topic: Topic,
         seen: Offset,
         span: Range,
-        prepared: Prepared,
+        prepared: PreparedTransform,
         *,
         is_fixed: bool,
         is_resumed: bool = False,
-    ) -> Step:
+    ) -> TopicStep:
         hostid = self.hostid
         transform, columns = prepared.transform, prepared.columns
         if topic.template == Template.STEP:
@@ -194,7 +198,7 @@ class StepPlanner:
                 hostid=hostid,
                 token=f"etl-{uuid.uuid4().hex}",
             )
-        return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
+        return TopicStep(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
 
     def _splits_time(self, topic: Topic, span: Range) -> bool:
         """Whether rows of the time at which the range ends are left. Where nobody waits for the topic's time that is
@@ -206,9 +210,9 @@ class StepPlanner:
         return splits_time(self.client, topic.depends_on[0], span.next)
 
 
-def _lent(topic: Topic, seen: Offset) -> Side:
-    """The open range of the lane that has the topic's row."""
-    lane = Lane(seen.lane)
-    job = seen.book.job(lane)
+def _lent(topic: Topic, seen: Offset) -> DueJob:
+    """The open range of the job that has the topic's row."""
+    job_kind = JobKind(seen.job_kind)
+    job = seen.topic_state.job(job_kind)
     opened = job.opened if job else None
-    return Side(topic=topic, offset=seen, lane=lane, after=seen.last, upto=seen.next, opened=opened)
+    return DueJob(topic=topic, offset=seen, job_kind=job_kind, after=seen.last, upto=seen.next, opened=opened)

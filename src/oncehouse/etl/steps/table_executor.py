@@ -15,13 +15,13 @@ from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.lineage.topic import Template
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.backfill_transitions import mark_covered
-from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps import table_swap
 from oncehouse.etl.steps.destination_check import Presence, explain_overflow, find_presence
 from oncehouse.etl.steps.late_row_repair import count_built
 from oncehouse.etl.steps.operations import (
-    ClearAside,
+    DropStagingTables,
     Exchange,
     Execute,
     Expect,
@@ -32,35 +32,35 @@ from oncehouse.etl.steps.operations import (
     MarkCovered,
     Operation,
     ReplacePartitions,
+    WriteJobRange,
     WriteLast,
     WriteNext,
-    WriteSide,
 )
-from oncehouse.etl.steps.range_sizing import Sizing
+from oncehouse.etl.steps.range_sizing import RangeSizing
 from oncehouse.etl.steps.source_rows import insert_range
 from oncehouse.etl.steps.stale_queries import make_query_id
-from oncehouse.etl.steps.step_planner import Step
+from oncehouse.etl.steps.step_planner import TopicStep
 
 _TOO_MANY_PARTS = 252
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableWork:
+class TableExecutor:
     client: Client
     store: OffsetStore
-    worker: Worker
-    sizing: Sizing
+    worker: TopicWorker
+    sizing: RangeSizing
 
-    def carry_out(self, operation: Operation, step: Step) -> int | None:
+    def carry_out(self, operation: Operation, step: TopicStep) -> int | None:
         """Of what puts a table or partitions in place: how many rows those have."""
         match operation:
             case Insert():
                 self._insert(operation, step)
             case Execute():
                 self._execute(operation)
-            case ClearAside():
+            case DropStagingTables():
                 self._check_mine(step)
-                table_swap.clear_aside(self.client, operation.dst)
+                table_swap.drop_staging_tables(self.client, operation.dst)
             case Exchange():
                 self._check_mine(step)
                 failpoints.reach("etl-before-swap")
@@ -71,7 +71,7 @@ class TableWork:
                 return table_swap.replace_partitions(self.client, operation)
             case MarkCovered():
                 mark_covered(self.store, self.worker, step.seen, operation.after, operation.upto)
-            case WriteNext() | WriteSide() | Freeze() | Fit() | Expect() | FixRange() | WriteLast():
+            case WriteNext() | WriteJobRange() | Freeze() | Fit() | Expect() | FixRange() | WriteLast():
                 raise AssertionError(f"{operation} changes no tables")
         return None
 
@@ -83,12 +83,12 @@ class TableWork:
                 raise
             raise type(error)(f"{operation.told_as} failed: {error}") from error.__cause__
 
-    def _check_mine(self, step: Step) -> None:
+    def _check_mine(self, step: TopicStep) -> None:
         """A host that slept must not drop or put in place what another one is building by now."""
         row = self.store.read_all().offsets.get(step.topic.topic)
-        topic_lease.check_held(row or topic_lease.blank(step.topic.topic), self.worker)
+        topic_lease.check_held(row or topic_lease.new_offset(step.topic.topic), self.worker)
 
-    def _insert(self, operation: Insert, step: Step) -> None:
+    def _insert(self, operation: Insert, step: TopicStep) -> None:
         if self._is_there(step):
             return
         if step.prepared.transform.guard_table is None:
@@ -111,7 +111,7 @@ class TableWork:
             raise
         failpoints.reach("etl-after-insert")
 
-    def _is_there(self, step: Step) -> bool:
+    def _is_there(self, step: TopicStep) -> bool:
         """The rows of a range that was begun before are in the table, which may have forgotten that they are."""
         if step.topic.template != Template.STEP or step.before is None:
             return False

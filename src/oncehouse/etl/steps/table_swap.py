@@ -14,19 +14,19 @@ from oncehouse.clickhouse.identifiers import TableName, quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.state.topic_lease import MutexError
-from oncehouse.etl.steps.operation_builder import ASIDE
+from oncehouse.etl.steps.operation_builder import STAGING_INFIX
 from oncehouse.etl.steps.operations import Exchange, ReplacePartitions
 
 _UNKNOWN_TABLE = 60
 
 
-def clear_aside(client: Client, dst: str) -> None:
+def drop_staging_tables(client: Client, dst: str) -> None:
     name = split_table(dst)
     database = name.database or client.database
     rows = client.query(
         "SELECT name FROM system.tables WHERE database = {database:String} AND startsWith(name, {prefix:String}) "
         "AND match(substring(name, length({prefix:String}) + 1), '^[0-9a-f]{16}$')",
-        {"database": database, "prefix": f"{name.table}{ASIDE}"},
+        {"database": database, "prefix": f"{name.table}{STAGING_INFIX}"},
     )
     for (left,) in rows:
         client.command(f"DROP TABLE IF EXISTS {TableName(database=database, table=left).quoted} SYNC")

@@ -24,7 +24,7 @@ _TRUST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedTransform:
     """What was looked up about a topic's table and transform."""
 
     version: Version | None
@@ -37,15 +37,15 @@ class Prepared:
     """When, by this process's own clock."""
 
 
-class Preparation:
+class TransformCache:
     def __init__(self, client: Client, folder: Path, view_table: str | None) -> None:
         """`view_table` is the table of offsets on the server, if they are there."""
         self._client = client
         self._folder = folder
         self._view_table = view_table
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedTransform] = {}
 
-    def prepare(self, topic: Topic) -> Prepared:
+    def prepare(self, topic: Topic) -> PreparedTransform:
         """Looked up anew only when the table or the transform has changed: one question a second instead of five."""
         known, now = self._prepared.get(topic.topic), time.monotonic()
         if known is not None and now - known.looked_at < _TRUST_SECONDS:
@@ -57,7 +57,7 @@ class Preparation:
         self._prepared[topic.topic] = self._look_up(topic, version, now)
         return self._prepared[topic.topic]
 
-    def _look_up(self, topic: Topic, version: Version | None, now: float) -> Prepared:
+    def _look_up(self, topic: Topic, version: Version | None, now: float) -> PreparedTransform:
         destination = check_destination(self._client, topic)
         require_reach(self._client, topic)
         transform = find_transform(self._client, topic, self._folder, self._view_table)
@@ -69,7 +69,7 @@ class Preparation:
             )
         columns = read_columns(self._client, transform)
         check_columns(topic.expect, tuple(columns), where=f"Topic {topic.topic}")
-        return Prepared(
+        return PreparedTransform(
             version=version,
             transform=transform,
             columns=columns,

@@ -10,14 +10,14 @@ import pytest
 from oncehouse.errors import TransientError
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.lookahead import LookAhead
-from oncehouse.etl.state.decision import Due
+from oncehouse.etl.state.decision import DueStep
 from oncehouse.etl.state.position import START, Position, Range
-from oncehouse.etl.state.topic_lease import blank
+from oncehouse.etl.state.topic_lease import new_offset
 
 TOPIC = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",), maxstep_rows=10)
 DONE = Range(last=START, next=Position(time_ms=10, id=1), rows=10, is_cut=True)
 NEXT = Range(last=DONE.next, next=Position(time_ms=20, id=1), rows=10, is_cut=True)
-BEFORE = Due(topic=TOPIC, offset=blank("Fact"), upper_ms=100)
+BEFORE = DueStep(topic=TOPIC, offset=new_offset("Fact"), upper_ms=100)
 AFTER = replace(BEFORE, offset=replace(BEFORE.offset, last=DONE.next, next=DONE.next))
 
 

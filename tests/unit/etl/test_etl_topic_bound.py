@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from oncehouse.errors import PermanentError
 from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.scheduler.due_steps import due_steps
-from oncehouse.etl.scheduler.topic_bound import Reaches, decisive_tables, find_declared
-from oncehouse.etl.state.decision import Due, Empty, Waiting
+from oncehouse.etl.scheduler.topic_bound import TopicBounds, find_decisive_tables, find_declared
+from oncehouse.etl.state.decision import DueStep, EmptyRange, WaitingTopic
 from oncehouse.etl.state.declarations import declare, withdraw
 from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.position import MAX_ID, START, Position
-from oncehouse.etl.state.topic_lease import INSERTING, blank
+from oncehouse.etl.state.topic_lease import INSERTING, new_offset
 
 QUIET = Topic(topic="Quiet", dst="stage.quiet")
 MAIN = Topic(topic="Main", dst="stage.main")
@@ -58,7 +58,7 @@ def test_a_declaration_counts_in_place_of_the_newest_row():
     sources = held(stage_quiet=at(50, 5))
     for last, upper in ((at(20, 7), at(20, 7)), (at(90, 0), at(90, 0))):
         (decision,) = decide((QUIET, FIRST), {"Quiet": offset("Quiet", last)}, sources)
-        assert isinstance(decision, Due)
+        assert isinstance(decision, DueStep)
         assert decision.upper == upper
 
 
@@ -76,7 +76,7 @@ def test_a_declaration_counts_in_place_of_the_newest_row():
 )
 def test_a_gap_is_covered_up_to_the_newest_row_or_as_far_as_is_declared(newest, declared, clock_ms, settled):
     known = {} if declared is None else {"stage.quiet": declared}
-    reaches = Reaches((FIRST,), {}, held(stage_quiet=newest), clock_ms, known)
+    reaches = TopicBounds((FIRST,), {}, held(stage_quiet=newest), clock_ms, known)
     assert reaches.settled_of(FIRST) == settled
 
 
@@ -85,7 +85,7 @@ def test_of_a_declared_time_rows_may_still_come_for_those_who_join_it():
     sources = held(stage_main=at(90, 1), stage_quiet=None)
     for last, upper_ms in ((at(20, 7), 19), (at(20), 20)):
         (decision,) = decide((QUIET, MAIN, joins), {"Quiet": offset("Quiet", last)}, sources)
-        assert isinstance(decision, Due)
+        assert isinstance(decision, DueStep)
         assert (decision.upper_ms, decision.upper_id) == (upper_ms, MAX_ID)
 
 
@@ -93,15 +93,17 @@ def test_a_source_without_rows_or_declaration_is_waited_for_and_one_with_a_decla
     sources = held(stage_main=at(90, 1), stage_quiet=None)
     joins = replace(JOINED, depends_on=("stage.main", "stage.quiet"))
     (waiting,) = decide((QUIET, MAIN, joins), {}, sources)
-    assert waiting == Waiting(topic=joins, offset=blank("Joined"), reason="no rows yet in stage.quiet")
+    assert waiting == WaitingTopic(
+        topic=joins, offset=new_offset("Joined"), reason="no rows yet in stage.quiet"
+    )
     (due,) = decide((QUIET, MAIN, joins), {"Quiet": offset("Quiet", at(10))}, sources)
-    assert isinstance(due, Due)
+    assert isinstance(due, DueStep)
 
 
 def test_a_declaration_that_goes_back_undoes_nothing_and_is_named():
     offsets = {"Quiet": offset("Quiet", at(20, 0)), "First": offset("First", at(40, 1))}
     (waiting,) = decide((QUIET, FIRST), offsets, held(stage_quiet=at(50, 5)))
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, WaitingTopic)
     assert waiting.reason == "stage.quiet is declared to be at 1970-01-01 00:00:00.020, behind the others"
 
 
@@ -109,7 +111,7 @@ def test_a_fact_with_nothing_to_build_has_come_as_far_as_it_may_go():
     sources = held(stage_quiet=at(10, 1), stage_main=at(60, 1))
     offsets = {"Quiet": offset("Quiet", at(80)), "First": offset("First", at(10, 1))}
     (_, joined) = decide(LINEAGE, offsets, sources)
-    assert isinstance(joined, Due)
+    assert isinstance(joined, DueStep)
     assert joined.upper_ms == 60
     delayed = replace(FIRST, delay_seconds=0.05)
     (_, joined) = decide((QUIET, MAIN, delayed, JOINED), offsets, sources, clock_ms=100)
@@ -124,8 +126,8 @@ def test_a_fact_with_nothing_to_build_has_come_as_far_as_it_may_go():
 
 def test_rows_that_must_not_be_missed_are_those_by_which_others_go_ahead():
     of_first = replace(JOINED, topic="Third", dst="dwh.third", depends_on=("dwh.first",))
-    assert decisive_tables((*LINEAGE, of_first), {"stage.quiet": at(1)}) == {"stage.quiet", "dwh.first"}
-    assert decisive_tables((*LINEAGE, of_first), {}) == set()
+    assert find_decisive_tables((*LINEAGE, of_first), {"stage.quiet": at(1)}) == {"stage.quiet", "dwh.first"}
+    assert find_decisive_tables((*LINEAGE, of_first), {}) == set()
 
 
 def test_a_rebuild_is_not_due_for_a_declaration_alone():
@@ -138,13 +140,13 @@ def test_a_rebuild_is_not_due_for_a_declaration_alone():
 def test_nothing_is_looked_for_again_until_the_delay_lets_the_first_row_through():
     delayed = replace(FIRST, delay_seconds=0.05)
     sources = held(stage_quiet=at(90, 1))
-    empty = {"First": Empty(last=START, upper=at(40), first=at(90, 1))}
+    empty = {"First": EmptyRange(last=START, upper=at(40), first=at(90, 1))}
     (waiting,) = decide((delayed,), {}, sources, clock_ms=120, known_empty=empty)
     assert waiting.reason == "its new rows are after 1970-01-01 00:00:00.070, now less its delay of 0.05 s"
-    assert isinstance(decide((delayed,), {}, sources, clock_ms=140, known_empty=empty)[0], Due)
+    assert isinstance(decide((delayed,), {}, sources, clock_ms=140, known_empty=empty)[0], DueStep)
     # Behind a slow source rows may come before the first one: each step further is looked at.
     slow = {"Quiet": offset("Quiet", at(60))}
-    assert isinstance(decide((QUIET, FIRST), slow, sources, known_empty=empty)[0], Due)
+    assert isinstance(decide((QUIET, FIRST), slow, sources, known_empty=empty)[0], DueStep)
 
 
 @dataclass
@@ -153,7 +155,7 @@ class Store:
 
     def change(self, topic, decide, seen=None):
         del seen
-        self.rows[topic] = decide(self.rows.get(topic) or blank(topic), 1)
+        self.rows[topic] = decide(self.rows.get(topic) or new_offset(topic), 1)
         return self.rows[topic]
 
 
@@ -206,10 +208,10 @@ class EtlSimulation:
             f"{table.replace('.', '_')}": max(rows, default=None) for table, rows in self.tables.items()
         }
         decisions = decide(LINEAGE, self.offsets, held(**newest), clock_ms=self.clock_ms + 1)
-        done = [self.step(one) for one in decisions if isinstance(one, Due)]
+        done = [self.step(one) for one in decisions if isinstance(one, DueStep)]
         return any(done)
 
-    def step(self, due: Due) -> bool:
+    def step(self, due: DueStep) -> bool:
         topic = due.topic
         rows = sorted(one for one in self.tables[topic.depends_on[0]] if due.offset.last < one <= due.upper)
         taken = rows[: topic.maxstep_rows]
@@ -229,7 +231,7 @@ class EtlSimulation:
         self.tables[topic.dst] += taken
         splits = any(one.time_ms == taken[-1].time_ms for one in rows[len(taken) :])
         row = offset(topic.topic, taken[-1])
-        self.offsets[topic.topic] = replace(row, book=replace(row.book, splits_time=splits))
+        self.offsets[topic.topic] = replace(row, topic_state=replace(row.topic_state, splits_time=splits))
         return True
 
 
@@ -284,7 +286,7 @@ QUIET_SOURCE = [("write", MAIN, 2), ("load", MAIN, 0), ("load", MAIN, 0)]
 
 def test_declarations_that_are_ignored_would_be_caught(monkeypatch):
     """The seeded defect, and how it once was: a source without new rows stalls its Facts for ever."""
-    monkeypatch.setattr("test_etl_reach.find_declared", lambda _topics, _offsets: {})
+    monkeypatch.setattr("test_etl_topic_bound.find_declared", lambda _topics, _offsets: {})
     simulation = EtlSimulation(declares=True)
     play(simulation, QUIET_SOURCE)
     with pytest.raises(AssertionError):
@@ -294,7 +296,7 @@ def test_declarations_that_are_ignored_would_be_caught(monkeypatch):
 def test_a_fact_that_is_taken_to_be_idle_with_rows_left_would_be_caught(monkeypatch):
     """The seeded defect: what waits for a Fact reads ahead of it."""
     monkeypatch.setattr(
-        Reaches, "newest_of", lambda self, topic: START if topic is FIRST else _newest(self, topic)
+        TopicBounds, "newest_of", lambda self, topic: START if topic is FIRST else _newest(self, topic)
     )
     simulation = EtlSimulation(declares=True)
     actions = [("write", QUIET, 3), ("write", MAIN, 1), *[("load", QUIET, 0)] * 3, ("load", MAIN, 0)]
@@ -304,10 +306,10 @@ def test_a_fact_that_is_taken_to_be_idle_with_rows_left_would_be_caught(monkeypa
 
 def test_a_newest_row_that_counts_beside_a_declaration_would_be_caught(monkeypatch):
     """The seeded defect: a loader brings a later row first, and its table is taken to have come that far."""
-    monkeypatch.setattr("test_etl_reach.find_declared", lambda _topics, _offsets: {})
+    monkeypatch.setattr("test_etl_topic_bound.find_declared", lambda _topics, _offsets: {})
     simulation = EtlSimulation(declares=True)
     with pytest.raises(AssertionError, match="leaves rows"):
         play(simulation, [("write", QUIET, 3), ("load", QUIET, 2), ("tell", QUIET, 0), ("run", MAIN, 0)])
 
 
-_newest = Reaches.newest_of
+_newest = TopicBounds.newest_of

@@ -1,5 +1,5 @@
 """Property: with late rows, back-fills, seeks, failures and deaths anywhere, every source row reaches its Fact exactly
-once, and no step reads past the slowest source. Planning, offsets, coverage, lanes and the order of operations are the
+once, and no step reads past the slowest source. Planning, offsets, coverage, jobs and the order of operations are the
 real ones; tables and the store are simulated."""
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from test_etl_simulation import LEASE_MS, MAIN, OTHER, CrashError, MemoryOffsets
 
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl.lineage.topic import Late, Topic
+from oncehouse.etl.lineage.topic import LatePolicy, Topic
 from oncehouse.etl.scheduler.due_steps import due_steps
-from oncehouse.etl.scheduler.late_rows import segments_in_reach
+from oncehouse.etl.scheduler.late_rows import select_covered
 from oncehouse.etl.state import backfill_transitions, coverage, topic_lease, transitions
-from oncehouse.etl.state.decision import Due, Empty, Resume
+from oncehouse.etl.state.decision import DueStep, EmptyRange, ResumeStep
 from oncehouse.etl.state.models import Offset, SourceState
-from oncehouse.etl.state.next_backfill import Side, open_gaps
+from oncehouse.etl.state.next_backfill import DueJob, find_open_gaps
 from oncehouse.etl.state.position import START, Position, Range
-from oncehouse.etl.state.topic_lease import MutexError, Worker
-from oncehouse.etl.state.topic_state import Lane, Opened
+from oncehouse.etl.state.topic_lease import MutexError, TopicWorker
+from oncehouse.etl.state.topic_state import JobKind, OpenRange
 from oncehouse.etl.steps import backfill_planner, operation_builder
-from oncehouse.etl.steps.backfill_planner import SidePlanner
+from oncehouse.etl.steps.backfill_planner import JobPlanner
 from oncehouse.etl.steps.operation_builder import step_operations
 from oncehouse.etl.steps.operations import (
     Execute,
@@ -32,9 +32,9 @@ from oncehouse.etl.steps.operations import (
     Insert,
     MarkCovered,
     Operation,
+    WriteJobRange,
     WriteLast,
     WriteNext,
-    WriteSide,
 )
 from oncehouse.etl.steps.transforms import Transform
 
@@ -69,7 +69,7 @@ class EtlSimulation:
             self.main.append(Position(time_ms=at.time_ms, id=self.ids))
 
     def offset(self) -> Offset:
-        return self.store.rows.get("Fact") or topic_lease.blank("Fact")
+        return self.store.rows.get("Fact") or topic_lease.new_offset("Fact")
 
     def within(self, last: Position, next_: Position) -> list[Position]:
         return sorted(one for one in self.main if last < one <= next_)
@@ -81,10 +81,10 @@ class EtlSimulation:
 
     def look(self) -> None:
         """Count what is covered, as the watch does."""
-        segments = segments_in_reach(self.topic, self.store.rows.get("Fact"))
+        segments = select_covered(self.topic, self.store.rows.get("Fact"))
         if segments:
             counts = {one: len(self.within(one.after, one.upto)) for one in segments}
-            transitions.note_counts(self.store, "Fact", counts)
+            transitions.update_counts(self.store, "Fact", counts)
 
     def seek(self, share: float, ahead_ms: int) -> None:
         """A person empties the table from there on, and seeks; or leaves out what comes next."""
@@ -116,10 +116,10 @@ class EtlSimulation:
             self.look()
 
     def cuts_late(self, after: Position, upto: Position) -> bool:
-        """Late rows of a range that is cut are not seen afterwards; the documentation says so."""
+        """LatePolicy rows of a range that is cut are not seen afterwards; the documentation says so."""
         cut = (
             one
-            for one in self.offset().book.segments
+            for one in self.offset().topic_state.segments
             if one.after < upto and after < one.upto and (one.after < after or upto < one.upto)
         )
         there = set(self.fact)
@@ -140,7 +140,7 @@ class EtlSimulation:
     def run_round(self, *, stop_at: int | None = None, dies: bool = True, late: bool = False) -> bool:
         """One round of a fresh process, which dies or fails at an operation; whether something was done."""
         self.processes += 1
-        worker = Worker(hostid=f"process{self.processes}", lease_seconds=LEASE_MS / 1000)
+        worker = TopicWorker(hostid=f"process{self.processes}", lease_seconds=LEASE_MS / 1000)
         snapshot = self.store.read_all()
         newest = max(self.main, default=None)
         other = None if self.other_ms is None else Position(time_ms=self.other_ms, id=1)
@@ -157,8 +157,8 @@ class EtlSimulation:
             lease_seconds=LEASE_MS / 1000,
             clock_ms=clock_ms,
         )
-        if isinstance(decision, Due) and not self.find_forward(decision):
-            known = {"Fact": Empty(last=decision.offset.last, upper=decision.upper)}
+        if isinstance(decision, DueStep) and not self.find_forward(decision):
+            known = {"Fact": EmptyRange(last=decision.offset.last, upper=decision.upper)}
             (decision,) = due_steps(
                 (self.topic,),
                 snapshot.offsets,
@@ -168,39 +168,41 @@ class EtlSimulation:
                 known_empty=known,
                 clock_ms=clock_ms,
             )
-        if not isinstance(decision, Due | Resume | Side):
+        if not isinstance(decision, DueStep | ResumeStep | DueJob):
             return False
         span, operations = self.lay_out(decision, worker)
         self.perform(worker, decision.offset, span, operations, stop_at=stop_at, dies=dies, late=late)
         return True
 
-    def find_forward(self, decision: Due) -> Range | None:
+    def find_forward(self, decision: DueStep) -> Range | None:
         end = Position(time_ms=decision.upper_ms, id=1 << 63)
         return find(self, last=decision.offset.last, end=end, most=self.topic.maxstep_rows)
 
-    def lay_out(self, decision: Due | Resume | Side, worker: Worker) -> tuple[Range, tuple[Operation, ...]]:
+    def lay_out(
+        self, decision: DueStep | ResumeStep | DueJob, worker: TopicWorker
+    ) -> tuple[Range, tuple[Operation, ...]]:
         seen = decision.offset
-        planner = SidePlanner(client=self, hostid=worker.hostid, fit=lambda _topic, _transform, span: span)
-        if isinstance(decision, Side):
+        planner = JobPlanner(client=self, hostid=worker.hostid, fit=lambda _topic, _transform, span: span)
+        if isinstance(decision, DueJob):
             planned = planner.plan(decision, TRANSFORM, COLUMNS)
             return planned.span, planned.operations
-        if seen.lane and isinstance(decision, Resume):
-            job = seen.book.job(Lane(seen.lane))
-            side = Side(
+        if seen.job_kind and isinstance(decision, ResumeStep):
+            job = seen.topic_state.job(JobKind(seen.job_kind))
+            due_job = DueJob(
                 topic=self.topic,
                 offset=seen,
-                lane=Lane(seen.lane),
+                job_kind=JobKind(seen.job_kind),
                 after=seen.last,
                 upto=seen.next,
                 opened=job.opened,
             )
-            planned = planner.plan(side, TRANSFORM, COLUMNS)
+            planned = planner.plan(due_job, TRANSFORM, COLUMNS)
             begin = WriteNext(topic="Fact", next=seen.next, state=topic_lease.INSERTING)
             return planned.span, (begin, *planned.operations[1:])
-        if isinstance(decision, Due):
+        if isinstance(decision, DueStep):
             span = self.find_forward(decision)
         else:
-            rows = (seen.book.opened or Opened(last=seen.last, next=seen.next, rows=0)).rows
+            rows = (seen.topic_state.opened or OpenRange(last=seen.last, next=seen.next, rows=0)).rows
             span = Range(last=seen.last, next=seen.next, rows=rows, is_cut=True)
         assert span is not None
         return span, step_operations(
@@ -215,7 +217,7 @@ class EtlSimulation:
 
     def perform(  # noqa: C901 - a case an operation
         self,
-        worker: Worker,
+        worker: TopicWorker,
         seen: Offset,
         span: Range,
         operations: tuple[Operation, ...],
@@ -236,10 +238,10 @@ class EtlSimulation:
                     transitions.begin(
                         self.store, worker, seen, next_=operation.next, state=operation.state, rows=span.rows
                     )
-                case WriteSide():
+                case WriteJobRange():
                     begun = True
-                    backfill_transitions.begin_side(
-                        self.store, worker, seen, operation.lane, operation.opened
+                    backfill_transitions.begin_job(
+                        self.store, worker, seen, operation.job_kind, operation.opened
                     )
                 case MarkCovered():
                     backfill_transitions.mark_covered(
@@ -289,7 +291,7 @@ class EtlSimulation:
                 idle = 0
                 continue
             self.look()
-            if open_gaps(self.offset()) and not self.offset().book.job(Lane.BACKFILL):
+            if find_open_gaps(self.offset()) and not self.offset().topic_state.job(JobKind.BACKFILL):
                 self.order(START, None)
             idle += 1
             if idle == 3:
@@ -298,7 +300,7 @@ class EtlSimulation:
 
     def check(self) -> None:
         assert sorted(self.fact) == sorted(one for one in self.main if one.time_ms <= self.bound_ms())
-        assert coverage.count_late(self.offset().book.segments) == 0
+        assert coverage.count_late(self.offset().topic_state.segments) == 0
 
 
 def find(simulation: EtlSimulation, *, last: Position, end: Position, most: int) -> Range | None:
@@ -380,7 +382,7 @@ def make_simulation(maxstep: int = 4, delay_ms: int = 0) -> EtlSimulation:
         depends_on=(MAIN, OTHER),
         maxstep_rows=maxstep,
         delay_seconds=delay_ms / 1000,
-        late=Late.REPAIR,
+        late=LatePolicy.REPAIR,
         late_within_seconds=1e9,
     )
     return EtlSimulation(topic=topic)
@@ -431,9 +433,9 @@ def test_counts_taken_after_the_crash_would_be_caught(monkeypatch):
     real = transitions.close_forward
     simulation = make_simulation(8)
 
-    def count_now(book, last, next_, **named):
+    def count_now(topic_state, last, next_, **named):
         named["rows"] = len(simulation.within(last, next_))
-        return real(replace(book, opened=None), last, next_, **named)
+        return real(replace(topic_state, opened=None), last, next_, **named)
 
     monkeypatch.setattr(transitions, "close_forward", count_now)
     died_before_commit = [
@@ -479,7 +481,7 @@ def test_a_back_fill_ends_when_the_forward_runs_have_filled_its_gap():
     simulation.arrive(60, 1)
     simulation.other_ms = 70
     assert simulation.run_round()
-    assert (open_gaps(simulation.offset()), simulation.offset().book.jobs) == ((), ())
+    assert (find_open_gaps(simulation.offset()), simulation.offset().topic_state.jobs) == ((), ())
 
 
 def test_rows_left_out_after_a_rewind_need_a_new_back_fill():
@@ -508,30 +510,30 @@ def test_rows_left_out_after_a_rewind_need_a_new_back_fill():
 def has_failed_repair() -> EtlSimulation:
     simulation = make_simulation(8)
     play_on(simulation, [*EIGHT_ROWS, ("run", None, 0), ("late", 0.3, 1), ("look", 0, 0)])
-    backfill_transitions.put_off(
-        simulation.store, simulation.offset(), Lane.REPAIR, "its table has no such column"
+    backfill_transitions.fail_planned_job(
+        simulation.store, simulation.offset(), JobKind.REPAIR, "its table has no such column"
     )
-    assert simulation.offset().book.job(Lane.REPAIR)
+    assert simulation.offset().topic_state.job(JobKind.REPAIR)
     return simulation
 
 
 def test_a_repair_ends_when_a_rewind_leaves_no_late_row():
     simulation = has_failed_repair()
     simulation.seek(0.0, 0)
-    assert simulation.offset().book.jobs == ()
+    assert simulation.offset().topic_state.jobs == ()
 
 
 def test_a_repair_ends_when_the_late_rows_have_gone_from_the_source():
     simulation = has_failed_repair()
     simulation.main.pop()
     simulation.look()
-    assert simulation.offset().book.jobs == ()
+    assert simulation.offset().topic_state.jobs == ()
 
 
 def test_a_back_fill_leaves_rows_of_the_newest_time_that_are_still_to_come():
     """Nobody repairs late rows here: a row that comes in order must not become one."""
     simulation = make_simulation(8)
-    simulation.topic = replace(simulation.topic, late=Late.COUNT)
+    simulation.topic = replace(simulation.topic, late=LatePolicy.COUNT)
     skipped = [("arrive", 1, 1), ("catch up", 50, 0), ("seek", 0, 3), ("order", 0, 0)]
     play(simulation, [*skipped, ("run", None, 0), ("arrive", 0, 1), ("run", None, 0)])
 
@@ -540,23 +542,23 @@ def test_a_back_fill_leaves_rows_of_the_newest_time_that_are_still_to_come():
 def left_by_0_1(monkeypatch) -> EtlSimulation:
     """A back-fill whose gap the forward runs had filled was left in the row."""
     with monkeypatch.context() as older:
-        older.setattr("oncehouse.etl.state.topic_state.end_jobs", lambda book: book)
+        older.setattr("oncehouse.etl.state.topic_state.end_jobs", lambda topic_state: topic_state)
         simulation = make_simulation(8)
         play_on(simulation, [*SKIPPED_ALL, ("seek", 0.0, 0), ("arrive", 60, 1), ("catch up", 20, 0)])
         play_on(simulation, [("run", None, 0)] * 2)
-    assert simulation.offset().book.job(Lane.BACKFILL)
+    assert simulation.offset().topic_state.job(JobKind.BACKFILL)
     return simulation
 
 
 def test_a_back_fill_that_0_1_left_does_not_refuse_another_one(left_by_0_1):
     reached = left_by_0_1.offset().reached
     left_by_0_1.order(START, reached, is_emptied=True)
-    assert left_by_0_1.offset().book.job(Lane.BACKFILL).upto == reached
+    assert left_by_0_1.offset().topic_state.job(JobKind.BACKFILL).upto == reached
 
 
 def test_a_back_fill_that_0_1_left_gets_no_new_work_by_a_seek(left_by_0_1):
     left_by_0_1.seek(0.0, 0)
-    assert left_by_0_1.offset().book.jobs == ()
+    assert left_by_0_1.offset().topic_state.jobs == ()
 
 
 def test_a_back_fill_that_forgets_its_open_range_would_be_caught(monkeypatch):
@@ -571,15 +573,15 @@ def test_a_back_fill_that_forgets_its_open_range_would_be_caught(monkeypatch):
         ("run", None, 0),
     ]
     play(make_simulation(), actions)
-    monkeypatch.setattr("oncehouse.etl.state.backfill_transitions.with_job", forget_open)
+    monkeypatch.setattr("oncehouse.etl.state.backfill_transitions.set_job", forget_open)
     with pytest.raises(AssertionError):
         play(make_simulation(), actions)
 
 
-def forget_open(book, lane, job):
-    from oncehouse.etl.state.topic_state import with_job
+def forget_open(topic_state, job_kind, job):
+    from oncehouse.etl.state.topic_state import set_job
 
-    return with_job(book, lane, job and replace(job, opened=None))
+    return set_job(topic_state, job_kind, job and replace(job, opened=None))
 
 
 def test_a_back_fill_past_the_slowest_source_would_be_caught(monkeypatch):
@@ -588,7 +590,7 @@ def test_a_back_fill_past_the_slowest_source_would_be_caught(monkeypatch):
     play(make_simulation(), actions)
     anywhere = Position(time_ms=1 << 60, id=1)
     monkeypatch.setattr(
-        "oncehouse.etl.scheduler.topic_bound.Reaches.settled_of", lambda *_arguments: anywhere
+        "oncehouse.etl.scheduler.topic_bound.TopicBounds.settled_of", lambda *_arguments: anywhere
     )
     with pytest.raises(AssertionError, match="slowest"):
         play(make_simulation(), actions)

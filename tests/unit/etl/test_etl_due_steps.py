@@ -9,20 +9,20 @@ import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.topic import Check, Expectation, Template, Topic
-from oncehouse.etl.preflight.server_check import judge_declarations
+from oncehouse.etl.lineage.topic import Expectation, ExpectationKind, Template, Topic
+from oncehouse.etl.preflight.server_check import evaluate_declarations
 from oncehouse.etl.scheduler.due_steps import due_steps, retry_seconds
 from oncehouse.etl.state import transitions
-from oncehouse.etl.state.decision import Due, Paused, Resume, Waiting
+from oncehouse.etl.state.decision import DueStep, PausedTopic, ResumeStep, WaitingTopic
 from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.position import START, Position, Range
-from oncehouse.etl.state.topic_lease import MORE, PAUSED, SIZING, MutexError, Worker, blank
-from oncehouse.etl.state.topic_state import Book
-from oncehouse.etl.state.transitions import Decide, Snapshot
+from oncehouse.etl.state.topic_lease import MORE, PAUSED, SIZING, MutexError, TopicWorker, new_offset
+from oncehouse.etl.state.topic_state import TopicState
+from oncehouse.etl.state.transitions import Decide, OffsetSnapshot
 from oncehouse.etl.steps.explain import explain
 from oncehouse.etl.steps.operation_builder import rebuild_operations, step_operations, token_of
 from oncehouse.etl.steps.operations import (
-    ClearAside,
+    DropStagingTables,
     Exchange,
     Execute,
     Expect,
@@ -33,7 +33,7 @@ from oncehouse.etl.steps.operations import (
     WriteLast,
     WriteNext,
 )
-from oncehouse.etl.steps.source_ranges import tables_to_ask
+from oncehouse.etl.steps.source_ranges import list_source_tables
 from oncehouse.etl.steps.transforms import Transform, bind, find_transform
 
 TOPIC = Topic(topic="Orders", dst="dwh.orders", depends_on=("stage.orders", "stage.customers"))
@@ -57,44 +57,44 @@ def decide(topic=TOPIC, offset=OFFSET, held=None, now_ms=10_000):
 
 
 def test_the_slowest_source_or_now_less_the_delay_bounds_a_step():
-    assert decide() == Due(topic=TOPIC, offset=OFFSET, upper_ms=3_000)
+    assert decide() == DueStep(topic=TOPIC, offset=OFFSET, upper_ms=3_000)
     delayed = replace(TOPIC, delay_seconds=1.5)
-    assert decide(delayed, now_ms=4_000) == Due(topic=delayed, offset=OFFSET, upper_ms=2_500)
-    assert decide(delayed, now_ms=4_500) == Due(topic=delayed, offset=OFFSET, upper_ms=3_000)
-    assert decide(delayed, now_ms=90_000) == Due(topic=delayed, offset=OFFSET, upper_ms=3_000)
+    assert decide(delayed, now_ms=4_000) == DueStep(topic=delayed, offset=OFFSET, upper_ms=2_500)
+    assert decide(delayed, now_ms=4_500) == DueStep(topic=delayed, offset=OFFSET, upper_ms=3_000)
+    assert decide(delayed, now_ms=90_000) == DueStep(topic=delayed, offset=OFFSET, upper_ms=3_000)
 
 
 def test_the_delay_goes_by_the_clock_of_clickhouse_and_not_by_that_of_the_offsets():
     (decision,) = due_steps((TOPIC,), {"Orders": OFFSET}, sources(5_000, 5_000), 90_000, clock_ms=2_000)
-    assert decision == Due(topic=TOPIC, offset=OFFSET, upper_ms=2_000)
+    assert decision == DueStep(topic=TOPIC, offset=OFFSET, upper_ms=2_000)
 
 
 def test_what_a_pipeline_declares_of_a_topic_that_is_built_takes_nothing_past_its_history():
     declared = Offset(topic="Orders", last=LAST, next=LAST, consumer="oncehouse pipeline shop")
     decision = decide(offset=declared)
-    assert isinstance(decision, Waiting)
+    assert isinstance(decision, WaitingTopic)
     assert "oncehouse etl seek Orders start" in decision.reason
-    (found,) = judge_declarations((TOPIC,), {"Orders": declared})
+    (found,) = evaluate_declarations((TOPIC,), {"Orders": declared})
     assert (found.level, found.where) == (Level.ERROR, "Orders")
 
     behind = Topic(topic="Sums", dst="dwh.sums", depends_on=("dwh.orders",))
     rows = sources(5_000, 3_000) | state("dwh.orders", 4_000)
     ahead = replace(declared, last=Position(time_ms=9_000, id=0), next=Position(time_ms=9_000, id=0))
     _, second = due_steps((TOPIC, behind), {"Orders": ahead}, rows, 10_000)
-    assert not isinstance(second, Due) or second.upper_ms <= 3_000
+    assert not isinstance(second, DueStep) or second.upper_ms <= 3_000
 
     again = replace(declared, last=START, next=START, generation=1)
-    assert isinstance(decide(offset=again), Due)
-    assert list(judge_declarations((TOPIC,), {"Orders": again})) == []
+    assert isinstance(decide(offset=again), DueStep)
+    assert list(evaluate_declarations((TOPIC,), {"Orders": again})) == []
 
 
 def test_a_topic_without_offsets_starts_at_the_beginning():
-    assert decide(offset=None) == Due(topic=TOPIC, offset=blank("Orders"), upper_ms=3_000)
+    assert decide(offset=None) == DueStep(topic=TOPIC, offset=new_offset("Orders"), upper_ms=3_000)
 
 
 def test_rows_of_the_time_that_is_done_are_still_in_reach():
     """A full step may end between two rows of one millisecond."""
-    assert isinstance(decide(held=sources(1_000, 1_000) | state("stage.orders", 1_000, 8)), Due)
+    assert isinstance(decide(held=sources(1_000, 1_000) | state("stage.orders", 1_000, 8)), DueStep)
 
 
 @pytest.mark.parametrize(
@@ -108,42 +108,42 @@ def test_rows_of_the_time_that_is_done_are_still_in_reach():
     ],
 )
 def test_a_topic_waits_and_says_what_for(held, reason):
-    assert decide(held=held) == Waiting(topic=TOPIC, offset=OFFSET, reason=reason)
+    assert decide(held=held) == WaitingTopic(topic=TOPIC, offset=OFFSET, reason=reason)
 
 
 def test_an_open_range_comes_first_and_unchanged_even_when_sources_are_gone():
     opened = replace(OFFSET, next=Position(time_ms=2_000, id=1), state="inserting")
-    assert decide(offset=opened, held={}) == Resume(topic=TOPIC, offset=opened)
+    assert decide(offset=opened, held={}) == ResumeStep(topic=TOPIC, offset=opened)
 
 
 def test_a_range_that_was_only_being_sized_is_planned_anew():
     sizing = replace(OFFSET, next=Position(time_ms=2_000, id=1), state=SIZING)
-    assert decide(offset=sizing) == Due(topic=TOPIC, offset=sizing, upper_ms=3_000)
+    assert decide(offset=sizing) == DueStep(topic=TOPIC, offset=sizing, upper_ms=3_000)
 
 
 def test_a_paused_topic_stays_paused_open_or_not():
     paused = replace(OFFSET, next=Position(time_ms=2_000, id=1), state=PAUSED)
-    assert decide(offset=paused) == Paused(topic=TOPIC, offset=paused)
+    assert decide(offset=paused) == PausedTopic(topic=TOPIC, offset=paused)
 
 
 def test_another_host_is_left_alone_until_its_lease_has_run_out():
     held = replace(OFFSET, next=Position(time_ms=2_000, id=1), hostid="other", run_ms=10_000)
     assert decide(offset=held, now_ms=69_999).reason == "other works on it"
-    assert isinstance(decide(offset=held, now_ms=70_000), Resume)
-    assert isinstance(decide(offset=replace(held, hostid="me"), now_ms=10_001), Resume)
+    assert isinstance(decide(offset=held, now_ms=70_000), ResumeStep)
+    assert isinstance(decide(offset=replace(held, hostid="me"), now_ms=10_001), ResumeStep)
 
 
 def test_repeat_is_the_slowest_pace_and_a_full_step_goes_on_at_once():
     paced = replace(TOPIC, repeat_seconds=60)
     assert decide(paced).reason == "runs again in 50 s"
-    assert isinstance(decide(paced, now_ms=60_500), Due)
-    assert isinstance(decide(paced, offset=replace(OFFSET, state=MORE)), Due)
+    assert isinstance(decide(paced, now_ms=60_500), DueStep)
+    assert isinstance(decide(paced, offset=replace(OFFSET, state=MORE)), DueStep)
 
 
 def test_a_failed_topic_rests_longer_each_time():
     failed = replace(OFFSET, state="failed 3: no such table", run_ms=9_000)
     assert decide(offset=failed).reason == "tried again in 7 s; it has failed 3: no such table"
-    assert isinstance(decide(offset=failed, now_ms=17_000), Due)
+    assert isinstance(decide(offset=failed, now_ms=17_000), DueStep)
     rests = [retry_seconds(number) for number in range(1, 12)]
     assert rests == sorted(rests)
     assert (rests[0], rests[-1]) == (2.0, 300.0)
@@ -153,25 +153,25 @@ def test_a_table_that_another_topic_builds_has_come_as_far_as_that_topic():
     second = Topic(topic="Second", dst="dwh.second", depends_on=("stage.orders", "dwh.orders"))
     found = sources(5_000, 3_000)
     (_, decision) = due_steps((TOPIC, second), {"Orders": OFFSET}, found, 10_000)
-    assert decision == Due(topic=second, offset=blank("Second"), upper_ms=1_000)
+    assert decision == DueStep(topic=second, offset=new_offset("Second"), upper_ms=1_000)
     (_, waiting) = due_steps((TOPIC, second), {}, found, 10_000)
     assert waiting.reason == "no rows yet in dwh.orders"
-    assert tables_to_ask((TOPIC, second)) == ("stage.orders", "stage.customers")
+    assert list_source_tables((TOPIC, second)) == ("stage.orders", "stage.customers")
     third = Topic(topic="Third", dst="dwh.third", depends_on=("dwh.orders",))
-    assert tables_to_ask((TOPIC, third)) == ("stage.orders", "stage.customers", "dwh.orders")
+    assert list_source_tables((TOPIC, third)) == ("stage.orders", "stage.customers", "dwh.orders")
 
 
 @pytest.mark.parametrize("template", [Template.RELOAD, Template.RANGE])
 def test_what_is_rebuilt_is_due_when_its_sources_hold_something_newer(template):
     rebuilt = replace(TOPIC, template=template)
-    assert decide(rebuilt) == Due(topic=rebuilt, offset=OFFSET, upper_ms=3_000, upper_id=0)
+    assert decide(rebuilt) == DueStep(topic=rebuilt, offset=OFFSET, upper_ms=3_000, upper_id=0)
     assert decide(rebuilt, held=sources(5_000, 1_000)).reason == "nothing new"
 
 
 def test_a_reload_without_sources_goes_by_the_clock():
     small = Topic(topic="Orders", dst="dwh.small", template=Template.RELOAD, repeat_seconds=60)
     assert decide(small, now_ms=60_499).reason == "runs again in 0 s"
-    assert decide(small, now_ms=60_500) == Due(topic=small, offset=OFFSET, upper_ms=60_500, upper_id=0)
+    assert decide(small, now_ms=60_500) == DueStep(topic=small, offset=OFFSET, upper_ms=60_500, upper_id=0)
 
 
 SPAN = Range(last=LAST, next=Position(time_ms=3_000, id=9), rows=5, is_cut=False)
@@ -202,10 +202,19 @@ def test_a_view_that_reads_the_offsets_is_sized_after_next_and_guarded():
 
 
 def test_a_range_is_fixed_only_after_its_rows_were_looked_at():
-    topic = replace(TOPIC, expect=(Expectation(check=Check.ROWS, at_least=1),), before=("SELECT 1",))
+    topic = replace(
+        TOPIC, expect=(Expectation(check=ExpectationKind.ROWS, at_least=1),), before=("SELECT 1",)
+    )
     columns = {"a": "UInt8"}
     operations = step_operations(topic, TRANSFORM, columns, SPAN, hostid="me", is_fixed=True)
-    assert [type(one) for one in operations] == [WriteNext, Execute, Expect, FixRange, Insert, WriteLast]
+    assert [type(one) for one in operations] == [
+        WriteNext,
+        Execute,
+        Expect,
+        FixRange,
+        Insert,
+        WriteLast,
+    ]
     assert operations[0].state == SIZING
     again = step_operations(topic, TRANSFORM, columns, SPAN, hostid="me", is_fixed=True, is_resumed=True)
     assert [type(one) for one in again] == [WriteNext, Execute, Insert, WriteLast]
@@ -218,7 +227,7 @@ def test_a_rebuild_stands_aside_until_it_is_put_in_place(template, swap):
     topic = replace(TOPIC, template=template)
     operations = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="fresh")
     kinds = [type(one) for one in operations]
-    assert kinds == [WriteNext, ClearAside, Execute, Insert, swap, Execute, WriteLast]
+    assert kinds == [WriteNext, DropStagingTables, Execute, Insert, swap, Execute, WriteLast]
     aside = operations[4].aside
     assert operations[3].sql.startswith(f"INSERT INTO `dwh`.`{aside.removeprefix('dwh.')}` ")
     again = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="another")
@@ -263,21 +272,21 @@ def test_a_transform_file_keeps_its_text_and_asks_only_for_what_a_step_has(tmp_p
 
 def test_a_fact_that_was_cut_within_a_time_has_not_come_to_it_for_those_who_join_it():
     """As the main source it has: then its rows are read by their ids."""
-    cut = replace(OFFSET, book=Book(splits_time=True))
+    cut = replace(OFFSET, topic_state=TopicState(splits_time=True))
     joins = Topic(topic="Sums", dst="dwh.sums", depends_on=("stage.other", "dwh.orders"))
     reads = replace(joins, depends_on=("dwh.orders",))
     held = sources(5_000, 3_000) | state("stage.other", 5_000) | state("dwh.orders", 1_000, 7)
     for topic, upper_ms in ((joins, 999), (reads, 1_000)):
         decision = due_steps((TOPIC, topic), {"Orders": cut}, held, 10_000)[1]
-        assert decision == Due(topic=topic, offset=blank("Sums"), upper_ms=upper_ms)
+        assert decision == DueStep(topic=topic, offset=new_offset("Sums"), upper_ms=upper_ms)
 
 
 def test_a_seek_from_what_was_seen_before_the_topic_moved_on_is_refused():
     """Whether the table holds the rows was looked at before: it may hold more of them by now."""
     store = MemoryStore()
-    transitions.begin(store, Worker(hostid="here"), blank("Orders"), next_=LAST)
+    transitions.begin(store, TopicWorker(hostid="here"), new_offset("Orders"), next_=LAST)
     before = store.row
-    transitions.commit(store, Worker(hostid="here"), "Orders", rows=7)
+    transitions.commit(store, TopicWorker(hostid="here"), "Orders", rows=7)
     with pytest.raises(MutexError, match="moved on while its table was looked at"):
         transitions.seek(store, "Orders", START, seen=before)
     assert transitions.seek(store, "Orders", START, seen=store.row).last == START
@@ -285,14 +294,14 @@ def test_a_seek_from_what_was_seen_before_the_topic_moved_on_is_refused():
 
 @dataclass
 class MemoryStore:
-    row: Offset = field(default_factory=lambda: blank("Orders"))
+    row: Offset = field(default_factory=lambda: new_offset("Orders"))
     view_table: str | None = None
 
     def prepare(self) -> None:
         return
 
-    def read_all(self) -> Snapshot:
-        return Snapshot(offsets={"Orders": self.row}, now_ms=self.row.run_ms)
+    def read_all(self) -> OffsetSnapshot:
+        return OffsetSnapshot(offsets={"Orders": self.row}, now_ms=self.row.run_ms)
 
     def change(self, _topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         del seen
