@@ -25,6 +25,7 @@ from clickhouse_connect.driver.external import ExternalData
 from clickhouse_connect.driver.httpclient import HttpClient
 
 from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.errors import Failure, Kind, classify
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.insert.send_guard import guard, sending_until
@@ -320,7 +321,7 @@ def _advise(failure: Failure, check_command: str | None) -> str:
             return "This may pass by itself; the same call can be tried again."
         case Kind.CONFIGURATION if failure.code is None:
             return f"Check {of}url, {of}verify_tls and {of}ca_file."
-        case Kind.CONFIGURATION if failure.code == 81:
+        case Kind.CONFIGURATION if failure.code == ErrorCode.UNKNOWN_DATABASE:
             where = "url (of model sync: db_name)" if check_command is None else "clickhouse.url"
             return f"Create the database, or correct its name: in {where}, or before the dot in the table's name."
         case Kind.CONFIGURATION:

@@ -1,12 +1,12 @@
 """What a failed call to ClickHouse means: may the same call succeed later, and can rows have arrived?
 
-Pure judgement over the driver's exceptions; raising is `client.py`'s part, and what happens to a batch is
-`insert.py`'s. Two rules keep rows safe where the lists end:
+Pure classification of the driver's exceptions: `client.py` raises, `insert/insert_batch.py` decides about the batch.
+Two rules keep rows safe where the lists end:
 
 - An outcome counts as unknown unless the failure can only happen before the first row is written. Being
   wrong that way costs one look at the table; being wrong the other way could double rows.
 - A code that is on no list is UNLISTED: tried again a few times, then parked. Giving up at once would park
-  batches in every incident of a kind not listed here; trying for ever would hide a batch that needs somebody.
+  batches in every incident of a kind not listed here; trying for ever would hide a batch that needs a person.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _NOT_TLS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "UNSUPPORTED_PR
 
 
 def classify(error: BaseException) -> Failure:
-    """Judge an exception of the driver or of the connection below it."""
+    """Classify an exception of the driver or of the connection below it."""
     if isinstance(error, driver.Error):
-        return _judge_driver_error(error)
-    return _judge_transport(error)
+        return _classify_driver_error(error)
+    return _classify_transport(error)
 
 
-def judge_code(code: int, message: str, name: str = "") -> Failure:
-    """Judge an exception that ClickHouse itself reported by its code."""
-    if code == error_codes.TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in message:
+def classify_code(code: int, message: str, name: str = "") -> Failure:
+    """Classify an exception that ClickHouse itself reported, by its code."""
+    if code == error_codes.ErrorCode.TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in message:
         # The code of too many parts, but here the batch's own rows spread too wide: waiting will not help.
         return Failure(kind=Kind.PERMANENT, code=code, name=name, message=message)
     if code in error_codes.CONFIGURATION:
@@ -73,12 +73,12 @@ def judge_code(code: int, message: str, name: str = "") -> Failure:
         name=name,
         message=message,
         outcome_unknown=code not in error_codes.BEFORE_WRITING,
-        too_many_parts=code == error_codes.TOO_MANY_PARTS,
+        too_many_parts=code == error_codes.ErrorCode.TOO_MANY_PARTS,
     )
 
 
-def judge_status(status: int, message: str) -> Failure:
-    """Judge an answer without a ClickHouse code: it comes from a proxy, or from something else altogether."""
+def classify_status(status: int, message: str) -> Failure:
+    """Classify an answer without a ClickHouse code: it comes from a proxy, or from another program."""
     if status in {408, 425, 429} or status >= 500:
         # A gateway may have passed the insert on before it gave up.
         return Failure(kind=Kind.TRANSIENT, message=message)
@@ -86,26 +86,26 @@ def judge_status(status: int, message: str) -> Failure:
     return Failure(kind=kind, message=message, outcome_unknown=False)
 
 
-def _judge_driver_error(error: driver.Error) -> Failure:
+def _classify_driver_error(error: driver.Error) -> Failure:
     message = str(error)
     code = error.code
     if code is None and (found := _CODE_IN_BODY.search(message)):
         code = int(found[1])
     if code is not None:
-        return judge_code(code, message, error.name or "")
+        return classify_code(code, message, error.name or "")
     if isinstance(error.__cause__, transport.HTTPError | OSError):
-        return _judge_transport(error.__cause__)
+        return _classify_transport(error.__cause__)
     if found := _STATUS.search(message):
-        return judge_status(int(found[1]), message)
+        return classify_status(int(found[1]), message)
     if isinstance(error, driver.ProgrammingError | driver.DataError | driver.NotSupportedError):
         # The driver refused the call itself: nothing was sent.
         return Failure(kind=Kind.PERMANENT, message=message, outcome_unknown=False)
     return Failure(kind=Kind.TRANSIENT, message=message)
 
 
-def _judge_transport(error: BaseException) -> Failure:
+def _classify_transport(error: BaseException) -> Failure:
     if isinstance(error, transport.MaxRetryError) and error.reason is not None:
-        return _judge_transport(error.reason)
+        return _classify_transport(error.reason)
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, transport.SSLError | ssl.SSLError) and any(word in message for word in _NOT_TLS):
         return Failure(kind=Kind.CONFIGURATION, message=message, outcome_unknown=False)

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
 from oncehouse.clickhouse.table_engines import KNOWN_SECONDS, TableEngine, forget_engines, read_engines
-from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.column_types.types import quote_text
 from oncehouse.errors import OncehouseError, TransientError
 
@@ -37,9 +37,7 @@ WAIT_SECONDS = 30.0
 TRIES = 4
 """How often the servers may change between two statements. Each try syncs one time more, so that a balancer which
 takes its servers in turns is followed, up to as many servers."""
-_NO_TABLE = {60, 81}  # UNKNOWN_TABLE, UNKNOWN_DATABASE
-_READONLY = 164
-_THROWN = 395  # FUNCTION_THROW_IF_VALUE_IS_NON_ZERO
+_NO_TABLE = {ErrorCode.UNKNOWN_TABLE, ErrorCode.UNKNOWN_DATABASE}
 _NOT_IN_STEP = "oncehouse: this server was not brought in step"
 
 
@@ -103,7 +101,9 @@ def write_in_step(client: Client, tables: Iterable[str], write: Callable[[Client
         try:
             return write(demand.client, "" if demand.is_shared else _answered_by(in_step))
         except OncehouseError as error:
-            if failure_of(error).code != _THROWN or _NOT_IN_STEP not in str(error):
+            if failure_of(
+                error
+            ).code != ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO or _NOT_IN_STEP not in str(error):
                 raise
     raise _changing(demand)
 
@@ -177,9 +177,9 @@ def _refuse_unsynced(client: Client, table: TableEngine, error: OncehouseError) 
     why = str(error).partition("\n")[0]
     if code in _NO_TABLE:
         raise error
-    if code in {ACCESS_DENIED, _READONLY}:
+    if code in {ErrorCode.ACCESS_DENIED, ErrorCode.READONLY}:
         grant = f"GRANT SYSTEM SYNC REPLICA ON {table.quoted} TO {quote(client.config.user)}"
-        profile = ", and give the user a profile with readonly = 0" if code == _READONLY else ""
+        profile = ", and give the user a profile with readonly = 0" if code == ErrorCode.READONLY else ""
         _refuse(table.name, "the user may not wait for the replica", f"Run: {grant}{profile}")
     state = read_state(client, table)
     if state is None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.clickhouse.insert.repeatable_block import insert_settings
 from oncehouse.clickhouse.preflight.grants import writer_grants
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from oncehouse.clickhouse.client import Client
     from oncehouse.clickhouse.preflight.requirements import Needs
-
-_SYNTAX_ERROR = 62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ def is_granted(client: Client, grant: str, *, unknown: bool) -> bool:
     try:
         return client.command(f"CHECK GRANT {grant}") == 1
     except PermanentError as error:
-        if failure_of(error).code == _SYNTAX_ERROR:
+        if failure_of(error).code == ErrorCode.SYNTAX_ERROR:
             return unknown
         raise
 

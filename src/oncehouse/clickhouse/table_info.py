@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import TableName, split_table
 from oncehouse.errors import ConfigurationError
 
@@ -24,7 +25,6 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
 # Also in an expression a word that is the name of a column is that column.
 _WORD = re.compile(r"`[^`]+`|\w+")
-ACCESS_DENIED = 497
 # Blocks of a shorter time say nothing of what is usual: an attempt's own are among them.
 _LEAST_MEASURED_SECONDS = 10.0
 # Setting -> the least default among servers of all versions.
@@ -186,7 +186,7 @@ def _read_defaults(client: Client, source: str, names: Mapping[str, int]) -> dic
             {"names": list(names)},
         )
     except ConfigurationError as error:
-        if failure_of(error).code != ACCESS_DENIED:
+        if failure_of(error).code != ErrorCode.ACCESS_DENIED:
             raise
         rows = []  # the user may not ask: count on no more than the least that any server has had
     return {**names, **{name: int(value) for name, value in rows}}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage.files import load_lineage
@@ -18,8 +19,6 @@ from oncehouse.ledger.open import may_exist
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.etl.state.transitions import OffsetSnapshot, OffsetStore
-
-_UNKNOWN_TABLE, _UNKNOWN_DATABASE = 60, 81
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,9 @@ def _is_absence(error: PermanentError | ConfigurationError) -> bool:
 
     in_catalog = "oncehouse_etl_offsets" in str(error)
     missing = any(word in str(error) for word in ("no such table", "does not exist"))
-    return failure_of(error).code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE} or (in_catalog and missing)
+    return failure_of(error).code in {ErrorCode.UNKNOWN_TABLE, ErrorCode.UNKNOWN_DATABASE} or (
+        in_catalog and missing
+    )
 
 
 def find_topic(etl: Etl, name: str) -> Topic:

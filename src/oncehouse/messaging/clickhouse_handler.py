@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from oncehouse.clickhouse.client import Client, connect, failure_of
-from oncehouse.clickhouse.error_codes import TOO_MANY_PARTS, VALUES
+from oncehouse.clickhouse.error_codes import VALUES, ErrorCode
 from oncehouse.clickhouse.errors import Kind
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
@@ -39,11 +39,11 @@ Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | byt
 """Columns, or objects, or objects already written as JSON, one a line."""
 
 _TOO_LARGE = frozenset({
-    158,  # TOO_MANY_ROWS
-    307,  # TOO_MANY_BYTES
-    396,  # TOO_MANY_ROWS_OR_BYTES
-    565,  # TOO_MANY_PARTITIONS
-    TOO_MANY_PARTS,  # as a refusal: the block itself spreads over too many partitions
+    ErrorCode.TOO_MANY_ROWS,
+    ErrorCode.TOO_MANY_BYTES,
+    ErrorCode.TOO_MANY_ROWS_OR_BYTES,
+    ErrorCode.TOO_MANY_PARTITIONS,
+    ErrorCode.TOO_MANY_PARTS,  # as a refusal: the block itself spreads over too many partitions
 })  # fmt: skip
 # What ClickHouse adds to an error of a materialized view, which comes after the table itself was written.
 _IN_A_VIEW = "while pushing to view"

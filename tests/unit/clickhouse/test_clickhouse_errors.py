@@ -5,7 +5,7 @@ import urllib3.exceptions as transport
 from clickhouse_connect.driver import exceptions as driver
 
 from oncehouse.clickhouse import error_codes
-from oncehouse.clickhouse.errors import Kind, classify, judge_code, judge_status
+from oncehouse.clickhouse.errors import Kind, classify, classify_code, classify_status
 
 
 def raised(error, cause):
@@ -15,17 +15,17 @@ def raised(error, cause):
 
 @pytest.mark.parametrize("code", [159, 202, 209, 210, 241, 242, 243, 252, 285, 286, 319, 394, 999])
 def test_what_may_pass_is_transient(code):
-    assert judge_code(code, "").kind is Kind.TRANSIENT
+    assert classify_code(code, "").kind is Kind.TRANSIENT
 
 
 @pytest.mark.parametrize("code", [6, 16, 53, 60, 349, 376, 469])
 def test_what_the_table_will_never_take_is_permanent(code):
-    assert judge_code(code, "").kind is Kind.PERMANENT
+    assert classify_code(code, "").kind is Kind.PERMANENT
 
 
 @pytest.mark.parametrize("code", [81, 164, 194, 452, 497, 516])
 def test_what_the_user_has_to_set_right_is_configuration(code):
-    assert judge_code(code, "").kind is Kind.CONFIGURATION
+    assert classify_code(code, "").kind is Kind.CONFIGURATION
 
 
 def test_no_code_is_on_two_lists():
@@ -34,27 +34,27 @@ def test_no_code_is_on_two_lists():
 
 
 def test_a_code_on_no_list_is_neither_given_up_nor_tried_for_ever():
-    failure = judge_code(395, "Value passed to 'throwIf' function is non-zero")
+    failure = classify_code(395, "Value passed to 'throwIf' function is non-zero")
     assert failure.kind is Kind.UNLISTED
     assert failure.outcome_unknown
 
 
 @pytest.mark.parametrize("code", [159, 252, 319, 394, 60, 16, 497, 469, 395, 123456])
 def test_rows_may_have_arrived_unless_the_query_was_never_let_in(code):
-    assert judge_code(code, "").outcome_unknown
+    assert classify_code(code, "").outcome_unknown
 
 
 @pytest.mark.parametrize("code", [202, 516, 452, 164])
 def test_a_query_that_was_never_let_in_wrote_nothing(code):
-    assert not judge_code(code, "").outcome_unknown
+    assert not classify_code(code, "").outcome_unknown
 
 
 def test_too_many_parts_asks_for_fewer_inserts():
-    assert judge_code(252, "Too many parts (3000)").too_many_parts
+    assert classify_code(252, "Too many parts (3000)").too_many_parts
 
 
 def test_a_batch_over_too_many_partitions_is_not_taken_for_too_many_parts():
-    failure = judge_code(252, "Too many partitions for single INSERT block (more than 100).")
+    failure = classify_code(252, "Too many partitions for single INSERT block (more than 100).")
     assert failure.kind is Kind.PERMANENT
     assert not failure.too_many_parts
 
@@ -73,7 +73,7 @@ def test_a_batch_over_too_many_partitions_is_not_taken_for_too_many_parts():
 )
 def test_answers_without_a_code_are_judged_by_their_status(status, kind, outcome_unknown):
     failure = classify(driver.DatabaseError(f"HTTP driver received HTTP status {status}"))
-    assert failure == judge_status(status, failure.message)
+    assert failure == classify_status(status, failure.message)
     assert (failure.kind, failure.outcome_unknown) == (kind, outcome_unknown)
 
 

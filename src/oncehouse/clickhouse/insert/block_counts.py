@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import split_table
-from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_block_count(
     try:
         rows = client.query(f"SELECT ({_UUID}), ({counted})", key, settings)
     except ConfigurationError as error:
-        if failure_of(error).code != ACCESS_DENIED:
+        if failure_of(error).code != ErrorCode.ACCESS_DENIED:
             raise
         client.query("SELECT 1", settings=settings)
         return None

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import split_table
-from oncehouse.clickhouse.table_info import ACCESS_DENIED, read_setting
+from oncehouse.clickhouse.table_info import read_setting
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class PartPressure:
                 self._key,
             )
         except ConfigurationError as error:
-            if failure_of(error).code != ACCESS_DENIED:
+            if failure_of(error).code != ErrorCode.ACCESS_DENIED:
                 raise
             self._may_ask = False
             return 0.0
@@ -66,7 +67,7 @@ class PartPressure:
                 "SELECT value FROM system.merge_tree_settings WHERE name = {name:String}", {"name": _SETTING}
             )
         except ConfigurationError as error:
-            if failure_of(error).code != ACCESS_DENIED:
+            if failure_of(error).code != ErrorCode.ACCESS_DENIED:
                 raise
             rows = []
         return int(rows[0][0]) if rows else _USUALLY_DELAYED_FROM

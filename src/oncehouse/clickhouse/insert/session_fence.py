@@ -15,6 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 
@@ -23,17 +24,15 @@ if TYPE_CHECKING:
 
     from oncehouse.clickhouse.client import Client
 
-NOT_FOUND = 372
-IN_USE = 373
-_INVALID = 36
-_ADVICE = {
-    NOT_FOUND: "The server does not know the session of this attempt: the INSERT came too late or twice, the server "
-    "was started again meanwhile, or a balancer sent it to another server than the session. It is tried again. If each "
-    "attempt ends like this, let all clients, those on executors too, reach the same server (a balancer that goes by "
-    "the client's address is not enough), or set clickhouse.insert_sessions: false (insert_sessions in Python).",
-    IN_USE: "Another request holds the session that this attempt needs, most likely an INSERT of the same rows that is "
-    "still arriving at the server. It is tried again. If each attempt ends like this, end the process or the "
-    "connection that sends it: a proxy may hold it open.",
+_ADVICE: dict[int | None, str] = {
+    ErrorCode.SESSION_NOT_FOUND: "The server does not know the session of this attempt: the INSERT came too late or "
+    "twice, the server was restarted meanwhile, or a balancer sent it to another server than the session. It is tried "
+    "again. If each attempt ends like this, let all clients, those on executors too, reach the same server (a balancer "
+    "that goes by the client's address is not enough), or set clickhouse.insert_sessions: false (insert_sessions in "
+    "Python).",
+    ErrorCode.SESSION_IS_LOCKED: "Another request holds the session that this attempt needs, most likely an INSERT of "
+    "the same rows that is still arriving at the server. It is tried again. If each attempt ends like this, end the "
+    "process or the connection that sends it: a proxy may hold it open.",
 }
 _LIMIT = "max_session_timeout"
 
@@ -45,7 +44,7 @@ def opening_settings(session: str) -> Mapping[str, Any]:
 
 def explain_refusal(error: OncehouseError) -> OncehouseError:
     """The error of a request that opens a session, with the remedy where the server keeps none for so long."""
-    if failure_of(error).code != _INVALID or "session timeout" not in str(error).lower():
+    if failure_of(error).code != ErrorCode.BAD_ARGUMENTS or "session timeout" not in str(error).lower():
         return error
     needed = math.ceil(SEND_WITHIN_SECONDS)
     explained = ConfigurationError(
@@ -89,9 +88,9 @@ def end_session(client: Client, session: str) -> None:
         client.query("SELECT 1", settings=_closing(session))
     except OncehouseError as error:
         match failure_of(error).code:
-            case code if code == NOT_FOUND:
+            case ErrorCode.SESSION_NOT_FOUND:
                 return
-            case code if code == IN_USE:
+            case ErrorCode.SESSION_IS_LOCKED:
                 raise TransientError(
                     f"the INSERT of the earlier attempt {session} is still arriving at the server; it is waited for. "
                     "If each attempt ends like this, end the connection that sends it: a proxy may hold it open."

@@ -9,7 +9,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.insert.session_fence import NOT_FOUND, explain_refusal, opening_settings
+from oncehouse.clickhouse.error_codes import ErrorCode
+from oncehouse.clickhouse.insert.session_fence import explain_refusal, opening_settings
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.errors import ConfigurationError, OncehouseError
 
@@ -43,7 +44,7 @@ def read_session_reach(client: Client) -> bool | None:
             client.query("SELECT 1", settings={"session_id": session, "session_check": 1})
         client.query("SELECT 1", settings={"session_id": session, "session_check": 1, "close_session": 1})
     except OncehouseError as error:
-        if failure_of(error).code != NOT_FOUND:
+        if failure_of(error).code != ErrorCode.SESSION_NOT_FOUND:
             raise
         return False
     return True

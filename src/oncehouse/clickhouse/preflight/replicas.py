@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read_replicas(client: Client, table: TableFacts) -> ReplicaFacts | None:
             {"database": table.database, "table": table.table},
         )
     except ConfigurationError as error:
-        if failure_of(error).code != ACCESS_DENIED:
+        if failure_of(error).code != ErrorCode.ACCESS_DENIED:
             raise
         return None
     if not rows:

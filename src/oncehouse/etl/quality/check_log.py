@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.etl.quality.expectations import ExpectationOutcome, ExpectationResult
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.etl.state.position import Range
 
-_UNKNOWN_TABLE = 60
 _STORE = """\
 CREATE TABLE IF NOT EXISTS {store}
 (
@@ -73,7 +73,7 @@ def write_checks(
     try:
         client.command(_INSERT.format(table=_table(database)), parameters)
     except OncehouseError as error:
-        if failure_of(error).code != _UNKNOWN_TABLE:
+        if failure_of(error).code != ErrorCode.UNKNOWN_TABLE:
             raise
         raise ConfigurationError(
             f"Topic {topic}: what became of its expectations goes to {database}.Checks, which does not exist; "

@@ -53,8 +53,6 @@ from oncehouse.etl.steps.step_planner import StepPlanner, TopicStep
 from oncehouse.etl.steps.table_executor import TableExecutor
 from oncehouse.etl.steps.transform_cache import TransformCache
 
-_TOO_MANY_PARTS = 252
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepDone:

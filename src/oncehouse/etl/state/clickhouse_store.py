@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.etl.state.models import Offset
@@ -51,9 +52,6 @@ _ATTRIBUTES = {
     "book": "topic_state",
 }
 """Columns that a change may set, and the attribute of the row that each holds; the table keeps its first names."""
-_KEEPER_EXCEPTION = 999
-_THROWN = 395
-_SAME_QUERY_ID = 216
 _ONE_ROW = {"max_threads": 1}
 _TURNS = {"replace_running_query": 0}  # who comes second waits, and does not end the first
 _ATTEMPTS = 50
@@ -199,7 +197,10 @@ class RocksDbOffsets(_ClickHouseOffsets):
                         f"Something between this host and ClickHouse changes the ids of queries, by which changes of "
                         f"{self.table} take turns. Connect to the server itself, or use `offsets: {{store: catalog}}`."
                     ) from error
-                if failure_of(error).code != _SAME_QUERY_ID or time.monotonic() > deadline:
+                if (
+                    failure_of(error).code != ErrorCode.QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING
+                    or time.monotonic() > deadline
+                ):
                     raise
                 time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - spreads rivals, no secret
             else:
@@ -269,7 +270,9 @@ def _texts(row: Offset | None, wanted: Offset) -> dict[str, str]:
 def _is_rivalry(error: OncehouseError) -> bool:
     code = failure_of(error).code
     words = ("Bad version", "Node exists", "No node")
-    return code == _THROWN or (code == _KEEPER_EXCEPTION and any(word in str(error) for word in words))
+    if code == ErrorCode.KEEPER_EXCEPTION:
+        return any(word in str(error) for word in words)
+    return code == ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO
 
 
 def _offset(row: tuple[Any, ...]) -> Offset:

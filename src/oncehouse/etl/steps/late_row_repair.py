@@ -11,6 +11,7 @@ import uuid
 from functools import partial
 
 from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import TableName, quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step, write_in_step
 from oncehouse.clickhouse.table_info import describe_table
@@ -24,7 +25,6 @@ from oncehouse.etl.steps.source_ranges import IN_RANGE, bounds
 REPAIR_ROWS = 65_536
 """Rows that one repair looks at, at most."""
 KEEPING_ENGINES = frozenset({"MergeTree", "ReplicatedMergeTree", "SharedMergeTree"})
-_TABLE_EXISTS = 57
 
 
 def check_repairable(client: Client, topic: Topic, columns: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ def record_late_rows(client: Client, topic: Topic, operation: Freeze) -> int:
         try:
             client.command(f"RENAME TABLE {made} TO {table}")
         except PermanentError as error:
-            if failure_of(error).code != _TABLE_EXISTS:
+            if failure_of(error).code != ErrorCode.TABLE_ALREADY_EXISTS:
                 raise
             client.command(f"DROP TABLE IF EXISTS {made} SYNC")
     return int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - quoted

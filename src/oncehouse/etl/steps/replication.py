@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import split_table
-from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 
@@ -88,7 +88,7 @@ def _read_replicas(client: Client, sql: str, bound: dict[str, list[str]]) -> dic
     try:
         rows = client.query(sql, bound)
     except ConfigurationError as error:
-        if failure_of(error).code != ACCESS_DENIED:
+        if failure_of(error).code != ErrorCode.ACCESS_DENIED:
             raise
         return {}
     return {(str(database), str(table)): int(count) for database, table, count in rows}

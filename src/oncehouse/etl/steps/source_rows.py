@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.clickhouse.replica_sync import write_in_step
 from oncehouse.clickhouse.table_engines import read_engines
@@ -20,7 +21,6 @@ from oncehouse.etl.steps.operations import Insert, Operation
 from oncehouse.etl.steps.source_ranges import between, count_range
 from oncehouse.etl.steps.transforms import Transform
 
-_THROWN = 395
 _FEWER = "oncehouse: fewer rows than were found"
 
 
@@ -68,7 +68,9 @@ def insert_range(
             ),
         )
     except OncehouseError as error:
-        if failure_of(error).code != _THROWN or _FEWER not in str(error):
+        if failure_of(error).code != ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO or _FEWER not in str(
+            error
+        ):
             raise
         raise TransientError(_explain_fewer(topic, span)) from error
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.common import failpoints
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.lineage.topic import Template
@@ -40,8 +41,6 @@ from oncehouse.etl.steps.range_sizing import RangeSizing
 from oncehouse.etl.steps.source_rows import insert_range
 from oncehouse.etl.steps.stale_queries import make_query_id
 from oncehouse.etl.steps.step_planner import TopicStep
-
-_TOO_MANY_PARTS = 252
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,9 @@ class TableExecutor:
                 settings=settings,
             )
         except OncehouseError as error:
-            if failure_of(error).code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error):
+            if failure_of(error).code == ErrorCode.TOO_MANY_PARTS and "partitions for single INSERT" in str(
+                error
+            ):
                 raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
             raise
         failpoints.reach("etl-after-insert")

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.clickhouse.identifiers import TableName, quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.state.topic_lease import MutexError
 from oncehouse.etl.steps.operation_builder import STAGING_INFIX
 from oncehouse.etl.steps.operations import Exchange, ReplacePartitions
-
-_UNKNOWN_TABLE = 60
 
 
 def drop_staging_tables(client: Client, dst: str) -> None:
@@ -49,7 +48,9 @@ def _told_when_gone(operation: Exchange | ReplacePartitions) -> Iterator[None]:
     try:
         yield
     except OncehouseError as error:
-        if failure_of(error).code != _UNKNOWN_TABLE or split_table(operation.aside).table not in str(error):
+        if failure_of(error).code != ErrorCode.UNKNOWN_TABLE or split_table(operation.aside).table not in str(
+            error
+        ):
             raise
         raise MutexError(
             f"MUTEX: what was built in {operation.aside} is gone: another process has taken the topic over and builds "
