@@ -29,7 +29,7 @@ from oncehouse.devstack.demo.events import make_topic
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.models import RequestKind
 from oncehouse.pipeline.checks.preflight import open_catalog
-from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section
+from oncehouse.pipeline.schema.identity_guard import format_section, identity_of
 from traffic import PARTITIONS
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _ask(pipeline: Pipeline, catalog: Catalog) -> Any:
     arguments: dict[str, object] = {
         "fingerprint": asked.fingerprint,
         "buckets": asked.buckets,
-        "rule": spell_section(edited),
+        "rule": format_section(edited),
     }
     requests.add_request(catalog, RequestKind.REKEY, arguments)
     return asked

@@ -50,7 +50,7 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.checks.stale_catalog import demand_newest
+from oncehouse.pipeline.checks.stale_catalog import require_newest
 from oncehouse.pipeline.dedup import index_compaction
 from oncehouse.pipeline.dedup.index_compaction import rebuild
 from oncehouse.pipeline.ingest.epoch import EpochInput, settle
@@ -62,8 +62,8 @@ from oncehouse.pipeline.maintenance import packing
 from oncehouse.pipeline.maintenance.retention import retain
 from oncehouse.pipeline.maintenance.verify import verify
 from oncehouse.pipeline.requests import rekey
-from oncehouse.pipeline.requests.handler import Performer
-from oncehouse.pipeline.requests.rekey import Rekeying
+from oncehouse.pipeline.requests.handler import RequestHandler
+from oncehouse.pipeline.requests.rekey import RekeyJob
 from oncehouse.pipeline.schema.identity_guard import identity_of
 from oncehouse.pipeline.stages.supervisor import take_lease
 
@@ -204,7 +204,7 @@ class Simulation:
         """A process that knows nothing but catalog and files."""
         self.takes += 1
         self.catalog.terms = Terms()
-        demand_newest(self.catalog, self.store)
+        require_newest(self.catalog, self.store)
         self.held = take_leases(self.pipeline, self.catalog, f"process {self.takes}")
 
     def do(self, step: Step) -> None:
@@ -424,10 +424,10 @@ class Simulation:
             changing.finish()
             self.follow()
 
-    def rekeying(self) -> Rekeying:
+    def rekeying(self) -> RekeyJob:
         assert self.wanted is not None
         pipeline, request = self.wanted
-        return Rekeying(self.spark, pipeline, self.catalog, self.held[Stage.INGEST].token, request=request)
+        return RekeyJob(self.spark, pipeline, self.catalog, self.held[Stage.INGEST].token, request=request)
 
     def follow(self) -> None:
         """Whoever died after the change finds the rule that holds."""
@@ -438,9 +438,9 @@ class Simulation:
         """What the holder of the ingest lease does before it reads."""
         self.follow()
         token = self.held[Stage.INGEST].token
-        performer = Performer(self.spark, self.pipeline, self.catalog, token, say=self.said.append)
-        performer.rekeys = self.wanted is None
-        assert not list(performer.perform())
+        handler = RequestHandler(self.spark, self.pipeline, self.catalog, token, say=self.said.append)
+        handler.rekeys = self.wanted is None
+        assert not list(handler.perform())
 
     def retain(self) -> None:
         # Snapshots serve a catalog that is lost, which no schedule does.

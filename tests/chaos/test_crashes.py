@@ -14,7 +14,7 @@ from oncehouse.ledger.catalog import epochs, requests, segments
 from oncehouse.ledger.catalog.dead_letters import add_edits
 from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
 from oncehouse.pipeline.dead_letters.edits import match_edits
-from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition
+from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition, Edit
 from oncehouse.pipeline.ingest.part_files import epoch_path
 from oncehouse.pipeline.maintenance import retention
 from oncehouse.pipeline.schema.identity_guard import identity_of
@@ -188,7 +188,7 @@ def test_a_driver_killed_while_edited_letters_are_decoded_decodes_them_once(make
     live_pipeline.run()
     edits = [
         Edit(
-            position=LetterPosition(topic=live_pipeline.topic, partition=0, offset=offset),
+            position=DeadLetterPosition(topic=live_pipeline.topic, partition=0, offset=offset),
             value=encode(EVENTS[number]),
         )
         for offset, number in enumerate((5, 50))

@@ -62,8 +62,8 @@ def test_every_value_is_there_whenever_the_process_died(point, monkeypatch):
 @pytest.mark.defect("new fields in the stream")
 def test_an_epoch_that_is_not_read_again_is_noticed(monkeypatch):
     """A seeded defect: the field is learnt, but the rows that brought it are settled without it."""
-    meet = epoch.meet_new_fields
-    monkeypatch.setattr(epoch, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
+    meet = epoch.learn_new_fields
+    monkeypatch.setattr(epoch, "learn_new_fields", lambda *given: bool(meet(*given)) and False)
     with simulate() as simulation:
         adding(simulation, monkeypatch)
         play(simulation, None)

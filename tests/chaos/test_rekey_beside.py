@@ -15,8 +15,8 @@ from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.catalog import rekey as rekeying
 from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline.requests import handler, rekey
-from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section, under_ledgers_rule
-from oncehouse.pipeline.stages.ingest_stage import Deciding
+from oncehouse.pipeline.schema.identity_guard import format_section, identity_of, under_ledgers_rule
+from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 
 pytestmark = pytest.mark.short
 
@@ -33,7 +33,7 @@ class PooledSpark(InlineSpark):
         """Pools are nothing to tasks that run where they are planned."""
 
 
-def hold(simulation: Simulation) -> Deciding:
+def hold(simulation: Simulation) -> IngestLeaseHolder:
     """What a running pipeline has, with the file that the simulation has."""
     stages = SimpleNamespace(
         spark=PooledSpark(),
@@ -45,8 +45,8 @@ def hold(simulation: Simulation) -> Deciding:
         filing=threading.Lock(),
         stop=threading.Event(),
     )
-    deciding = Deciding(stages)
-    deciding._performer.rekeys = False
+    deciding = IngestLeaseHolder(stages)
+    deciding._handler.rekeys = False
     return deciding
 
 
@@ -59,7 +59,7 @@ def ask(simulation: Simulation, **identity: object) -> int:
     arguments: dict[str, object] = {
         "fingerprint": asked.fingerprint,
         "buckets": asked.buckets,
-        "rule": spell_section(edited),
+        "rule": format_section(edited),
     }
     return requests.add_request(simulation.catalog, RequestKind.REKEY, arguments)
 
@@ -77,7 +77,7 @@ def settle_epochs(simulation: Simulation, number: int, *, events: int) -> None:
         simulation.settle(events, 1)
 
 
-def settle(simulation: Simulation, deciding: Deciding, partition: int, *ids: int) -> None:
+def settle(simulation: Simulation, deciding: IngestLeaseHolder, partition: int, *ids: int) -> None:
     """An epoch as the holder settles it, under the rule that it has."""
     simulation.produce(partition, *ids)
     simulation.pipeline = deciding._pipeline
@@ -85,7 +85,7 @@ def settle(simulation: Simulation, deciding: Deciding, partition: int, *ids: int
         simulation.settle(20, 1)
 
 
-def change_all(simulation: Simulation, deciding: Deciding) -> int:
+def change_all(simulation: Simulation, deciding: IngestLeaseHolder) -> int:
     rounds = 0
     while deciding._change_rule():
         rounds += 1
@@ -166,10 +166,10 @@ def test_reading_does_not_wait_for_more_than_a_round_and_the_epoch_that_was_unde
 
             def __exit__(self, *_: object) -> None: ...
 
-        deciding._deciding = Busy(*range(3, 11))
+        deciding._epoch_lock = Busy(*range(3, 11))
         assert deciding._change_rule(), "8 events are more than 3 and an epoch of 4"
         assert simulation.catalog.identity() == before
-        deciding._deciding = Busy(20, 21, 22, 23)
+        deciding._epoch_lock = Busy(20, 21, 22, 23)
         for _ in range(20):
             if not deciding._change_rule():
                 break
@@ -251,7 +251,7 @@ def test_a_change_whose_answer_was_lost_is_looked_up_and_the_next_epoch_has_its_
         simulation.produce(0, 1, 2, 3)
         simulation.settle(10, 1)
         deciding = hold(simulation)
-        deciding._performer.rekeys = not beside
+        deciding._handler.rekeys = not beside
         told: list[bool] = []
         monkeypatch.setattr(deciding, "_on_rule_changed", lambda: told.append(True))
         ask(simulation, buckets=16)
@@ -330,7 +330,7 @@ def test_a_file_whose_rule_the_ledger_will_not_get_does_not_go_on():
     with simulate() as simulation:
         simulation.produce(0, 1, 2)
         simulation.settle(10, 1)
-        simulation.catalog.adopt(identity_of(simulation.pipeline), rule=spell_section(simulation.pipeline))
+        simulation.catalog.adopt(identity_of(simulation.pipeline), rule=format_section(simulation.pipeline))
         ask(simulation, key=True)
         simulation.pipeline = simulation.pipeline.model_copy(
             update={"identity": simulation.pipeline.identity.model_copy(update={"key": True})}
@@ -369,7 +369,7 @@ def test_a_request_that_is_taken_back_on_the_way_leaves_nothing_behind():
 @pytest.mark.usefixtures("small_rounds")
 def test_the_next_process_goes_on_where_the_last_one_was_whichever_file_it_has():
     with simulate() as simulation:
-        simulation.catalog.adopt(identity_of(simulation.pipeline), rule=spell_section(simulation.pipeline))
+        simulation.catalog.adopt(identity_of(simulation.pipeline), rule=format_section(simulation.pipeline))
         settle_epochs(simulation, 3, events=3)
         number = ask(simulation, buckets=16)
         assert hold(simulation)._change_rule()
@@ -395,7 +395,7 @@ def test_key_files_that_retention_dropped_under_a_round_are_left_out_next_time()
         simulation.drain()
         deciding = hold(simulation)
         ask(simulation, key=False, fields=("note",))
-        changing = deciding._performer.begin_rekey(requests.open_rekey(simulation.catalog))
+        changing = deciding._handler.begin_rekey(requests.open_rekey(simulation.catalog))
         assert changing is not None
         changing._chosen = {found.key_file for _, _, found in epochs.list_key_files(simulation.catalog)}
         assert not changing.lost_files()

@@ -11,7 +11,7 @@ from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import LetterKind, RequestKind
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
 from oncehouse.pipeline.ingest import read_plan
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from protobuf_examples import FOLDER, message_class
 
 MESSAGES = {"1": ("First", "id"), "2": ("Second", "event_id"), "3": ("Third", None)}
@@ -75,7 +75,7 @@ def assert_each_event_is_told_apart(live_pipeline: LivePipeline, sent: range, ve
     assert {number for number, _ in found} == wanted, "different events have one id"
     assert len(found) == len(wanted) == len(ids), "rows are doubled"
     files = [kept.file for kept in list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.DEAD)]
-    letters = read_letters(live_pipeline.store, files).to_pylist()
+    letters = read_dead_letters(live_pipeline.store, files).to_pylist()
     kept = {letter["value"] for letter in letters}
     assert kept == {of(number)[1] for number in set(sent) - wanted}, "a record is neither row nor dead letter"
     for letter in letters:

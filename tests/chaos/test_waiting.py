@@ -14,7 +14,7 @@ from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import Counts, LetterKind, Schema, Stage
 from oncehouse.pipeline.maintenance.verify import verify
 from oncehouse.pipeline.requests import handler
-from oncehouse.pipeline.requests.handler import Performer
+from oncehouse.pipeline.requests.handler import RequestHandler
 
 pytestmark = pytest.mark.short
 
@@ -39,9 +39,9 @@ def write_avro(schema: int, number: int) -> bytes:
     return b"\0" + schema.to_bytes(4, "big") + bytes([number * 2])
 
 
-def make_performer(simulation: Simulation) -> Performer:
+def make_performer(simulation: Simulation) -> RequestHandler:
     token = simulation.held[Stage.INGEST].token
-    return Performer(simulation.spark, simulation.pipeline, simulation.catalog, token, say=print)
+    return RequestHandler(simulation.spark, simulation.pipeline, simulation.catalog, token, say=print)
 
 
 def let_wait(simulation: Simulation) -> None:
@@ -49,7 +49,7 @@ def let_wait(simulation: Simulation) -> None:
     simulation.kafka[0] += [write_avro(7, 1), write_avro(7, 2), write_avro(9, 3)]
     simulation.settle(10, 1)
     assert epochs.total_counts(simulation.catalog).waiting == 3
-    assert not make_performer(simulation).is_asked()
+    assert not make_performer(simulation).has_work()
 
 
 def assert_sound(simulation: Simulation) -> None:
@@ -60,10 +60,10 @@ def learn_their_schema(simulation: Simulation) -> list[Counts]:
     let_wait(simulation)
     read_avro(simulation, "others")
     add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
-    performer = make_performer(simulation)
-    assert performer.is_asked()
-    counts = list(performer.decode_waiting())
-    assert not performer.is_asked()
+    handler = make_performer(simulation)
+    assert handler.has_work()
+    counts = list(handler.decode_waiting_records())
+    assert not handler.has_work()
     return counts
 
 
@@ -96,7 +96,7 @@ def test_a_schema_of_another_format_is_not_what_records_wait_for():
     with simulate() as simulation:
         let_wait(simulation)
         add_schemas(simulation.catalog, [Schema(schema="7", format="protobuf", definition="{}")])
-        performer = make_performer(simulation)
-        assert not performer.is_asked()
-        assert not list(performer.decode_waiting())
+        handler = make_performer(simulation)
+        assert not handler.has_work()
+        assert not list(handler.decode_waiting_records())
         assert_sound(simulation)

@@ -8,7 +8,7 @@ from ledger_examples import make_letters, make_part, make_registration, take_lea
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
 from oncehouse.ledger.stats.table_progress import read_arrival
-from oncehouse.pipeline.stages.source_progress import Reading, Readings
+from oncehouse.pipeline.stages.source_progress import SourceSnapshot, SourceSnapshots
 
 
 def waiting(name: str, *, epoch: int) -> DeadLetterFile:
@@ -20,8 +20,8 @@ def test_records_that_were_tried_and_wait_on_are_as_old_as_those_that_were_not(c
     token = take_lease(catalog)
     first = make_registration(1, 0, 10, parts=(), dead_letter_files=(waiting("both", epoch=1),))
     register(catalog, token, first)
-    readings = Readings()
-    readings.add(Reading(clock_ms=100, ends={("orders", 0): 10}))
+    readings = SourceSnapshots()
+    readings.add(SourceSnapshot(clock_ms=100, ends={("orders", 0): 10}))
     readings.settle(read_arrival(catalog))
     assert read_arrival(catalog).waiting == 1
 

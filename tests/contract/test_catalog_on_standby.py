@@ -16,7 +16,7 @@ from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import demand_current, take_lease
-from oncehouse.pipeline.checks.stale_catalog import demand_newest
+from oncehouse.pipeline.checks.stale_catalog import require_newest
 from postgres_pair import PostgresPair
 
 
@@ -36,7 +36,7 @@ def fill(pipeline, catalog: Catalog) -> None:
 def demand_all(pipeline, catalog: Catalog) -> None:
     """Every look that would call the catalog behind."""
     store = FileStore(pipeline.ledger.files)
-    for look in (demand_current, demand_newest):
+    for look in (demand_current, require_newest):
         with pytest.raises(TransientError, match="target_session_attrs=read-write"):
             look(catalog, store)
 
@@ -55,7 +55,7 @@ def test_a_standby_that_follows_late_is_waited_for_and_a_promoted_one_is_refused
         primary.close()
         pair.fail_over()
         with pytest.raises(CatalogBehindError):
-            demand_newest(standby, FileStore(pipeline.ledger.files))
+            require_newest(standby, FileStore(pipeline.ledger.files))
         standby.close()
 
 

@@ -44,7 +44,7 @@ from oncehouse.ledger.marks import (
 from oncehouse.ledger.models import AttemptOutcome, BatchStatus, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
-from oncehouse.pipeline.checks.stale_catalog import demand_newest, tell_age
+from oncehouse.pipeline.checks.stale_catalog import describe_age, require_newest
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.load.attempt import OpenedAttempt
 from oncehouse.pipeline.maintenance.retention import plan_sweep
@@ -115,7 +115,7 @@ def test_a_catalog_that_lost_an_attempt_is_refused_with_the_remedy(pipeline, cat
         ):
             take(pipeline, fresh, stage, "second")
     with pytest.raises(CatalogBehindError, match="older than the ledger's files"):
-        demand_newest(fresh, store)
+        require_newest(fresh, store)
     assert all(lease.expires_at == 0 for lease in leases.list_leases(fresh)), "a refused lease is given back"
 
 
@@ -132,7 +132,7 @@ def test_exactly_one_lost_epoch_that_was_sent_is_not_taken_for_an_attempt_that_d
     end_process(fresh)
     assert next_epoch(fresh) == 1
     with pytest.raises(CatalogBehindError):
-        demand_newest(fresh, store)
+        require_newest(fresh, store)
     with pytest.raises(CatalogBehindError):
         take(pipeline, fresh, Stage.INGEST, "second")
 
@@ -144,7 +144,7 @@ def test_one_lost_epoch_of_which_nothing_was_sent_is_simply_read_again(pipeline,
     register(catalog, ingest.token, make_registration())
     lose_since(catalog, moment)
     end_process(fresh)
-    demand_newest(fresh, store)
+    require_newest(fresh, store)
     register(fresh, take(pipeline, fresh, Stage.INGEST, "second").token, make_registration())
 
 
@@ -337,8 +337,8 @@ def test_a_repair_reads_past_a_damaged_mark_and_counts_its_token(pipeline, catal
     store.replace("shop/marks/load-000000000007-00000000.json", b"{")
     store.replace("shop/marks/ingest-000000000001-00000000.json", b'{"stage": "ingest", "token": "x"}')
     with pytest.raises(CorruptFileError, match=r"ingest-000000000001.*repair --apply"):
-        demand_newest(catalog, store)
-    assert tell_age(catalog, store) is None
+        require_newest(catalog, store)
+    assert describe_age(catalog, store) is None
     assert take(pipeline, catalog, Stage.LOAD, "repair", may_be_behind=True).token == 8
     assert [mark.path for mark in read_marks(store, "shop").damaged] == [
         "shop/marks/ingest-000000000001-00000000.json",
@@ -392,10 +392,10 @@ def test_a_pipeline_that_a_catalog_does_not_know_is_known_by_its_marks(catalog_u
         for name in ("pipelines", "leases"):
             connection.exec_driver_sql(f"DELETE FROM oncehouse_{name}")
     with pytest.raises(CatalogBehindError, match="does not know the pipeline"):
-        demand_newest(other, store)
+        require_newest(other, store)
     other.adopt(IDENTITY)
     with pytest.raises(CatalogBehindError):
-        demand_newest(other, store)
+        require_newest(other, store)
     other.close()
 
 
@@ -406,7 +406,9 @@ def test_leases_that_were_taken_are_given_back_when_the_next_one_is_refused(pipe
         return take_lease(pipeline, catalog, stage, holder)
 
     monkeypatch.setattr(supervisor, "take_lease", refuse_load)
-    running = supervisor.Stages(pipeline, catalog, None, None, stop=threading.Event(), say=lambda _: None)
+    running = supervisor.StageSupervisor(
+        pipeline, catalog, None, None, stop=threading.Event(), say=lambda _: None
+    )
     with pytest.raises(CatalogBehindError):
         running.go(once=True, wait=False)
     assert [lease.expires_at for lease in leases.list_leases(catalog)] == [0.0]

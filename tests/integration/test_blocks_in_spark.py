@@ -15,17 +15,17 @@ from oncehouse.pipeline.spark.arrow_batches import (
     BYTES_SETTING,
     ROWS_SETTING,
     SETTINGS,
-    Counted,
+    CountedHandover,
     OutsizeRecordError,
     cutting,
-    demand_usual,
-    hand_over,
+    hand_to_workers,
+    require_usual_size,
 )
 from oncehouse.pipeline.stages import kafka_stream
 
 SMALL = 100
 RECORDS = 3000
-COUNTED = Counted(rows=700, record_bytes=2000)
+COUNTED = CountedHandover(rows=700, record_bytes=2000)
 WAYS = [COUNTED, None]
 
 
@@ -49,7 +49,7 @@ def make_records(session: SparkSession, *, large_at: int | None = None, headers:
     )
 
 
-def read_blocks(records: DataFrame, counted: Counted | None) -> list[dict[str, int]]:
+def read_blocks(records: DataFrame, counted: CountedHandover | None) -> list[dict[str, int]]:
     def describe(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in blocks:
             value, marks = block.column("value"), pc.equal(block.column("source"), -1)
@@ -61,7 +61,7 @@ def read_blocks(records: DataFrame, counted: Counted | None) -> list[dict[str, i
             }
             yield pa.RecordBatch.from_pylist([told])
 
-    handed = hand_over(records, counted)
+    handed = hand_to_workers(records, counted)
     with cutting(records.sparkSession, counted):
         told = handed.mapInArrow(describe, "rows long, bytes long, marks long, marked_bytes long").collect()
     return [row.asDict() for row in told]
@@ -100,7 +100,8 @@ def test_key_and_value_count_together_and_the_bound_itself_is_usual(session):
 
     def marks(record_bytes: int) -> int:
         return sum(
-            block["marks"] for block in read_blocks(records, Counted(rows=700, record_bytes=record_bytes))
+            block["marks"]
+            for block in read_blocks(records, CountedHandover(rows=700, record_bytes=record_bytes))
         )
 
     assert marks(bound) == 0
@@ -110,7 +111,7 @@ def test_key_and_value_count_together_and_the_bound_itself_is_usual(session):
 @pytest.mark.parametrize("counted", WAYS)
 def test_columns_and_values_arrive_as_they_were(session, counted):
     records = make_records(session, headers=True)
-    handed = hand_over(records, counted)
+    handed = hand_to_workers(records, counted)
     assert [(field.name, field.dataType) for field in handed.schema] == [
         (field.name, field.dataType) for field in records.schema
     ]
@@ -135,7 +136,7 @@ def test_a_task_may_end_at_the_mark_and_leave_the_rest_unread(session):
     def stop_at_mark(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = 0
         try:
-            for block in demand_usual(blocks):
+            for block in require_usual_size(blocks):
                 rows += block.num_rows
         except OutsizeRecordError:
             rows = -1
@@ -144,7 +145,9 @@ def test_a_task_may_end_at_the_mark_and_leave_the_rest_unread(session):
     records = make_records(session, large_at=10).crossJoin(session.range(0, 200, 1, 1).select())
     for _ in range(3):
         with cutting(session, COUNTED):
-            told = hand_over(records, COUNTED).coalesce(1).mapInArrow(stop_at_mark, "rows long").collect()
+            told = (
+                hand_to_workers(records, COUNTED).coalesce(1).mapInArrow(stop_at_mark, "rows long").collect()
+            )
         assert [row.rows for row in told] == [-1]
 
 

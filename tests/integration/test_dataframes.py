@@ -19,7 +19,7 @@ from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline.external import dataframe_ingest
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_frames_reach_clickhouse_once_and_can_be_read_again_from_the_ledger(fram
     assert not live_pipeline.findings()
 
     # The row that did not fit is kept as text with its position.
-    letters = read_letters(
+    letters = read_dead_letters(
         live_pipeline.store, [found.file for found in epochs.list_dead_letter_files(live_pipeline.catalog)]
     )
     letter = letters.to_pylist()[0]

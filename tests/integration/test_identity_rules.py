@@ -12,7 +12,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import epochs, requests, segments
 from oncehouse.ledger.models import LetterKind, RequestKind
 from oncehouse.pipeline.requests import rekey
-from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section
+from oncehouse.pipeline.schema.identity_guard import format_section, identity_of
 
 EVENTS = [make_event(number) for number in range(40)]
 
@@ -32,7 +32,7 @@ def ask_for_rule(live_pipeline: LivePipeline, **identity: object) -> None:
     arguments: dict[str, object] = {
         "fingerprint": asked.fingerprint,
         "buckets": asked.buckets,
-        "rule": spell_section(live_pipeline.pipeline),
+        "rule": format_section(live_pipeline.pipeline),
     }
     requests.add_request(live_pipeline.catalog, RequestKind.REKEY, arguments)
 

@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat
 from oncehouse.pipeline.external.file_import import import_files, make_job
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 
 
 def table_of(numbers: range) -> pa.Table:
@@ -103,7 +103,7 @@ def test_csv_and_json_come_into_a_pipeline_of_frames_and_bad_lines_cost_only_the
     run_import(live_pipeline, tmp_path / "rows.json", "json")
     expect(live_pipeline, range(25))
     live_pipeline.assert_table(live_pipeline.table, live_pipeline.expected)
-    letters = read_letters(
+    letters = read_dead_letters(
         live_pipeline.store, [found.file for found in epochs.list_dead_letter_files(live_pipeline.catalog)]
     )
     found = sorted((letter["reason"], letter["value"][:4]) for letter in letters.to_pylist())

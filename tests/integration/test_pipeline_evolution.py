@@ -79,8 +79,8 @@ def test_a_new_field_becomes_a_column_while_the_pipeline_runs_and_old_batches_go
 @pytest.mark.defect("new fields in the stream")
 def test_rows_that_bring_a_field_and_are_settled_without_it_are_noticed(make_pipeline, monkeypatch):
     """The field is learnt and its column made, but the epoch is not read again with it."""
-    meet = epoch.meet_new_fields
-    monkeypatch.setattr(epoch, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
+    meet = epoch.learn_new_fields
+    monkeypatch.setattr(epoch, "learn_new_fields", lambda *given: bool(meet(*given)) and False)
     live_pipeline = make_pipeline(source={"new_fields": "add"})
     send(live_pipeline, EVENTS[:10])
     send(live_pipeline, EVENTS[10:20], coupon="c")

@@ -18,7 +18,7 @@ from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline.ingest import epoch as ingest
 from oncehouse.pipeline.ingest.epoch import read_frame
 from oncehouse.pipeline.ingest.part_files import read_rows
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from oncehouse.pipeline.stages import kafka_stream
 
 GOOD = encode(make_event(1))
@@ -39,7 +39,7 @@ BAD = {
 
 def letters(live_pipeline: LivePipeline) -> list[dict]:
     files = [found.file for found in epochs.list_dead_letter_files(live_pipeline.catalog)]
-    return read_letters(live_pipeline.store, files).to_pylist()
+    return read_dead_letters(live_pipeline.store, files).to_pylist()
 
 
 def forget_note(live_pipeline: LivePipeline) -> None:

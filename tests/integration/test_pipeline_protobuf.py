@@ -14,7 +14,7 @@ from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import EpochKind, LetterKind, RequestKind
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from protobuf_examples import FOLDER, everything, message_class
 
 UTC = dt.UTC
@@ -82,7 +82,7 @@ def test_values_at_the_edges_of_every_type_arrive_exactly(make_pipeline, send):
     assert math.isnan(high.pop("db"))
     assert high | HIGH == high
     files = [found.file for found in list_dead_letter_files(live_pipeline.catalog)]
-    letters = read_letters(live_pipeline.store, files).to_pylist()
+    letters = read_dead_letters(live_pipeline.store, files).to_pylist()
     assert [(row["offset"], row["reason"], row["value"]) for row in letters] == [
         (3, "malformed", b"\x08\xff"),
         (4, "bad_utf8", bad_utf8),

@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline.checks.preflight import inspect_sample
 from oncehouse.pipeline.ingest.kafka_source import Topics
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 
 DOCS = Path(__file__).parents[2] / "docs" / "shaping.md"
 
@@ -26,7 +26,7 @@ def read_blocks() -> dict[str, str]:
 
 def letters(live_pipeline: LivePipeline) -> list[dict]:
     files = [found.file for found in epochs.list_dead_letter_files(live_pipeline.catalog)]
-    return read_letters(live_pipeline.store, files).to_pylist()
+    return read_dead_letters(live_pipeline.store, files).to_pylist()
 
 
 @pytest.fixture

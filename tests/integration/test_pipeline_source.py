@@ -329,14 +329,14 @@ def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(live_pipeline, ha
 
 def start_again_at_the_end(monkeypatch) -> list[object]:
     """A stream that has lost its checkpoint begins where Kafka ends, and the ledger takes it; gives its starts."""
-    begin, starts = kafka_stream.Ingest._starting_positions, []
+    begin, starts = kafka_stream.KafkaIngestStage._starting_positions, []
 
     def skip(self):
         found = begin(self) if not starts else self._topics.latest(list(begin(self)))
         starts.append(found)
         return found
 
-    monkeypatch.setattr(kafka_stream.Ingest, "_starting_positions", skip)
+    monkeypatch.setattr(kafka_stream.KafkaIngestStage, "_starting_positions", skip)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     return starts
 

@@ -38,7 +38,7 @@ from oncehouse.ledger.models import Batch, Counts, EpochKind, RequestKind, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.dedup.index_compaction import compact
-from oncehouse.pipeline.maintenance.retention import Swept, retain
+from oncehouse.pipeline.maintenance.retention import RetentionResult, retain
 from oncehouse.pipeline.maintenance.verify import Finding, verify
 from oncehouse.pipeline.run import RunResult, run_pipeline
 
@@ -304,7 +304,7 @@ class LivePipeline:
             for lease in held:
                 leases.release(self.catalog, lease)
 
-    def retain(self) -> Swept:
+    def retain(self) -> RetentionResult:
         """One round of retention, as a running pipeline does it."""
         with self.leases() as (catalog, tokens):
             return retain(

@@ -23,7 +23,7 @@ from oncehouse.ledger.models import DeadLetterFile
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.dead_letters.hints import make_hint
-from oncehouse.pipeline.dead_letters.reader import find_letters
+from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 
 _BEGINNING_CHARACTERS = 200
 # Hints look further into a value than the beginning that is shown.
@@ -115,7 +115,7 @@ def _find_place(
 def _newest(
     store: FileStore, file: DeadLetterFile, selection: Selection, before: int | None, most: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    for found in find_letters(store, file.file, selection, newest_first=True, before=before):
+    for found in find_dead_letters(store, file.file, selection, newest_first=True, before=before):
         start = max(0, len(found.rows) - most)
         rows, letters = found.rows[start:], found.letters.slice(start)
         # A character has at most four bytes; the rest of a large value is never copied into Python.

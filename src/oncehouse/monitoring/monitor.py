@@ -27,7 +27,7 @@ from oncehouse.monitoring.etl import EtlView
 from oncehouse.monitoring.kafka import EndQuestion, GroupQuestion
 from oncehouse.monitoring.message_trace import NoAnswer
 from oncehouse.pipeline.dead_letters.filter import Selection
-from oncehouse.pipeline.maintenance.verify_report import Report
+from oncehouse.pipeline.maintenance.verify_report import VerifyReport
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from oncehouse.monitoring.pipelines import BatchPage, EpochDetail, EpochPage, IndexAge, Road
     from oncehouse.sync.status import SyncStatus
 
-__all__ = ["EtlView", "HealthView", "Inboxes", "Lookout", "Report", "Watched"]
+__all__ = ["EtlView", "HealthView", "Inboxes", "Lookout", "VerifyReport", "Watched"]
 
 KAFKA_SECONDS = 5.0
 SERVER_SECONDS = 2.0
@@ -163,7 +163,7 @@ class Lookout:
         with self.open(name) as catalog:
             return overview.list_lease_views(catalog)
 
-    def verify(self, name: str, *, files: bool = False, ledger_only: bool = False) -> Report:
+    def verify(self, name: str, *, files: bool = False, ledger_only: bool = False) -> VerifyReport:
         """Takes as long as `oncehouse verify` does, which it is."""
         from oncehouse.clickhouse.client import connect
         from oncehouse.pipeline.maintenance.verify import verify

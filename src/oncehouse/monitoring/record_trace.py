@@ -24,7 +24,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.monitoring.dead_letters import make_printable
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
-from oncehouse.pipeline.dead_letters.reader import find_letters
+from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.ingest.part_files import read_rows
@@ -182,7 +182,7 @@ def _find_letters(catalog: Catalog, store: FileStore, at: Span, epoch: int) -> I
     for kind, fate in ((LetterKind.DEAD, Fate.DEAD_LETTER), (LetterKind.WAITING, Fate.WAITING)):
         files = [file for file in list_dead_letter_files(catalog, kind=kind) if file.epoch >= epoch]
         for file in files:
-            for found in find_letters(store, file.file, Selection(positions=(at,))):
+            for found in find_dead_letters(store, file.file, Selection(positions=(at,))):
                 names = ["row", "reason", "detail", "schema"]
                 for letter in found.letters.select(names).to_pylist():
                     why = f"{letter['reason']}: {letter['detail'] or ''}"

@@ -21,11 +21,11 @@ from oncehouse.pipeline.checks.startup import ignore, prepare
 from oncehouse.pipeline.ingest.kafka_source import Topics, group_of
 from oncehouse.pipeline.ingest.record_sizes import RecordSizes
 from oncehouse.pipeline.progress import Progress
-from oncehouse.pipeline.stages.ingest_stage import Ingesting
-from oncehouse.pipeline.stages.kafka_stream import Ingest
-from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
-from oncehouse.pipeline.stages.request_only_stage import Tending
-from oncehouse.pipeline.stages.supervisor import Stages
+from oncehouse.pipeline.stages.ingest_stage import IngestStage
+from oncehouse.pipeline.stages.kafka_stream import KafkaIngestStage
+from oncehouse.pipeline.stages.progress_reporter import ProgressReporter, RunResult
+from oncehouse.pipeline.stages.request_only_stage import RequestOnlyStage
+from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,10 +67,10 @@ def run_pipeline(
         prepared = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
         pipeline = prepared.pipeline
         sizes = _look_at_records(catalog, topics)
-        running = Stages(
+        running = StageSupervisor(
             pipeline,
             catalog,
-            Report(catalog, topics, progress),
+            ProgressReporter(catalog, topics, progress),
             lambda running: _make_ingest(running, topics, sizes, tends=not only),
             stages=stages,
             stop=stop or threading.Event(),
@@ -103,14 +103,14 @@ def _look_at_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | N
 
 
 def _make_ingest(
-    running: Stages, topics: Topics | None, sizes: RecordSizes | None, *, tends: bool
-) -> Ingesting:
+    running: StageSupervisor, topics: Topics | None, sizes: RecordSizes | None, *, tends: bool
+) -> IngestStage:
     if topics is not None and sizes is not None:
-        return Ingest(running, topics, sizes)
-    return Tending(running) if tends else Resting()
+        return KafkaIngestStage(running, topics, sizes)
+    return RequestOnlyStage(running) if tends else IdleIngestStage()
 
 
-class Resting:
+class IdleIngestStage:
     """The ingest of a process that was told to run other stages only."""
 
     def run(self, stop: threading.Event, *, once: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import ConfigurationError, OncehouseError
 
 if TYPE_CHECKING:
-    from oncehouse.monitoring.monitor import Lookout, Report
+    from oncehouse.monitoring.monitor import Lookout, VerifyReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Verification:
     """Seconds since 1970; none while none runs."""
     ended_at: float | None = None
     took_seconds: float = 0.0
-    report: Report | None = None
+    report: VerifyReport | None = None
     trouble: str | None = None
     """Why the last one could not be brought to its end."""
     asked_for: str = ""
@@ -59,7 +59,7 @@ class Verifications:
         ).start()
 
     def _run(self, name: str, files: bool, ledger_only: bool) -> None:
-        report: Report | None = None
+        report: VerifyReport | None = None
         trouble: str | None = None
         try:
             report = self._lookout.verify(name, files=files, ledger_only=ledger_only)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from oncehouse.ledger.models import DeadLetterFile
     from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.dead_letters.filter import Selection
-    from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition
+    from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition, Edit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,29 +255,29 @@ def read_all(pipeline: Pipeline, selection: Selection) -> Iterator[dict[str, Any
     """Letters that are meant, oldest first, a row group at a time."""
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.dead_letters.reader import find_letters
+    from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 
     with open_ledger(pipeline) as catalog:
         files = list_dead_letter_files(catalog)
     store = FileStore(pipeline.ledger.files)
     for file in files:
         if selection.may_count(file.reasons):
-            for found in find_letters(store, file.file, selection):
+            for found in find_dead_letters(store, file.file, selection):
                 yield from found.letters.to_pylist()
 
 
 def find_at(
-    store: FileStore, files: Iterable[DeadLetterFile], position: LetterPosition
+    store: FileStore, files: Iterable[DeadLetterFile], position: DeadLetterPosition
 ) -> Iterator[dict[str, Any]]:
     """The letters at a position, in the order of the files."""
     from oncehouse.pipeline.dead_letters.filter import Selection, Span
-    from oncehouse.pipeline.dead_letters.reader import find_letters
+    from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 
     span = Span(
         topic=position.topic, partition=position.partition, first=position.offset, last=position.offset
     )
     for file in files:
-        for found in find_letters(store, file.file, Selection(positions=(span,))):
+        for found in find_dead_letters(store, file.file, Selection(positions=(span,))):
             yield from (
                 letter for letter in found.letters.to_pylist() if letter["row"] in (None, position.row)
             )

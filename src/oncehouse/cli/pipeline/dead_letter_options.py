@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.pipeline.dead_letters.filter import Selection, Span
-    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
+    from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition
 
 Reason = Annotated[
     str | None, typer.Option("--reason", help="Only letters of this reason, such as not_json.")
@@ -82,8 +82,8 @@ def parse_span(text: str) -> Span:
     )
 
 
-def parse_position(text: str) -> LetterPosition:
-    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
+def parse_position(text: str) -> DeadLetterPosition:
+    from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition
 
     found = _POSITION.fullmatch(text)
     if found is None:
@@ -91,7 +91,7 @@ def parse_position(text: str) -> LetterPosition:
             f"{text!r} is not a position; write topic/partition/offset, such as events/0/42 (and /row for one of "
             "several rows of a message)"
         )
-    return LetterPosition(
+    return DeadLetterPosition(
         topic=found["topic"],
         partition=int(found["partition"]),
         offset=int(found["offset"]),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.monitoring.dead_letters import DeadLetter, LetterPage
-    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
+    from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -217,7 +217,7 @@ def replay(
 
 
 def find_letter(
-    pipeline: Pipeline, position: LetterPosition
+    pipeline: Pipeline, position: DeadLetterPosition
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
     from oncehouse.ledger.catalog.epochs import list_all_letter_files, list_dead_letter_files

@@ -87,7 +87,7 @@ def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
 
 def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     from oncehouse.ledger.catalog.requests import add_request, pending_rekey
-    from oncehouse.pipeline.schema.identity_guard import spell_section
+    from oncehouse.pipeline.schema.identity_guard import format_section
 
     known, asked = _rules(pipeline, catalog)
     waiting = pending_rekey(catalog)
@@ -104,7 +104,7 @@ def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     arguments: dict[str, object] = {
         "fingerprint": asked.fingerprint,
         "buckets": asked.buckets,
-        "rule": spell_section(pipeline),
+        "rule": format_section(pipeline),
     }
     number = add_request(catalog, RequestKind.REKEY, arguments)
     if as_json:

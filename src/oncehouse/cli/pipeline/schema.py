@@ -172,10 +172,10 @@ def add(
 def _lacking(pipeline: Pipeline, catalog: Catalog, version: str) -> list[str]:
     """What the version lacks for ids, and what to do; a rule that the versions contradict each other about."""
     from oncehouse.pipeline.schema.discovery import known_schemas
-    from oncehouse.pipeline.schema.required_fields import judge_versions
+    from oncehouse.pipeline.schema.required_fields import check_versions
 
     try:
-        found = list(judge_versions(pipeline, known_schemas(pipeline, catalog), {version}))
+        found = list(check_versions(pipeline, known_schemas(pipeline, catalog), {version}))
     except ConfigurationError as error:
         return [str(error)]
     return [text for finding in found for text in (finding.what, f"  {finding.advice}")]

@@ -15,7 +15,7 @@ from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
 
 if TYPE_CHECKING:
-    from oncehouse.pipeline.maintenance.verify_report import Report
+    from oncehouse.pipeline.maintenance.verify_report import VerifyReport
 
 DIFFERENCE_EXIT_CODE = 3
 
@@ -24,7 +24,7 @@ DIFFERENCE_EXIT_CODE = 3
 class Verified(Answer, of=("verify",)):
     pipeline: str
     ok: bool
-    report: Report
+    report: VerifyReport
 
 
 @paged()
@@ -54,7 +54,7 @@ def verify(
         raise typer.Exit(DIFFERENCE_EXIT_CODE)
 
 
-def _show(report: Report) -> None:
+def _show(report: VerifyReport) -> None:
     from oncehouse.pipeline.maintenance.verify_report import Subject
 
     for finding in report.findings:

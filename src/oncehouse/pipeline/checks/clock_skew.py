@@ -43,7 +43,7 @@ def _read(ask: Callable[[], float]) -> ClockReading:
     return ClockReading(ahead_seconds=told - (before + after) / 2, within_seconds=(after - before) / 2)
 
 
-def judge_clocks(readings: Mapping[str, ClockReading], *, most_seconds: float) -> Iterator[Finding]:
+def check_clocks(readings: Mapping[str, ClockReading], *, most_seconds: float) -> Iterator[Finding]:
     for name, reading in readings.items():
         way = "ahead of" if reading.ahead_seconds >= 0 else "behind"
         figures = (

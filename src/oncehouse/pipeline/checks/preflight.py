@@ -21,10 +21,10 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.stats.backlog import sum_kept
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.checks.clock_skew import judge_clocks, read_clocks
+from oncehouse.pipeline.checks.clock_skew import check_clocks, read_clocks
 from oncehouse.pipeline.checks.disk_forecast import check_disk_forecast
 from oncehouse.pipeline.checks.record_sample import Sample, measure_growth, read_sample
-from oncehouse.pipeline.checks.stale_catalog import demand_newest
+from oncehouse.pipeline.checks.stale_catalog import require_newest
 from oncehouse.pipeline.checks.topic_durability import check_topic_durability
 from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable
 from oncehouse.pipeline.ingest.backpressure import StorageState, read_disks, read_storage_state
@@ -35,7 +35,7 @@ from oncehouse.pipeline.schema.discovery import declared_schemas, known_schemas
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.schema.identity_guard import check_rule
 from oncehouse.pipeline.schema.merging_fields import with_tables
-from oncehouse.pipeline.schema.required_fields import judge_versions
+from oncehouse.pipeline.schema.required_fields import check_versions
 from oncehouse.pipeline.transform.plan_builder import check_shape
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> tupl
         if sample is None:
             nothing = "the topics hold no records yet that could be looked at"
             return (Finding(level=Level.OK, where="sample", what=nothing),)
-        return (_judge_sample(pipeline, sample), *_inspect_spread(pipeline, sample))
+        return (_check_sample(pipeline, sample), *_inspect_spread(pipeline, sample))
 
 
-def _judge_sample(pipeline: Pipeline, sample: Sample) -> Finding:
+def _check_sample(pipeline: Pipeline, sample: Sample) -> Finding:
     limit = pipeline.dead_letters.max_share
     figures = f"of the {sample.records} newest records {sample.dead} would be dead letters"
     if sample.dead and limit is not None and sample.dead > limit * sample.records:
@@ -114,16 +114,16 @@ def _inspect_spread(pipeline: Pipeline, sample: Sample) -> Iterator[Finding]:
 
 def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
     readings = read_clocks(connect(pipeline.clickhouse), catalog)
-    return tuple(judge_clocks(readings, most_seconds=pipeline.max_clock_difference))
+    return tuple(check_clocks(readings, most_seconds=pipeline.max_clock_difference))
 
 
-def demand_ready(
+def require_ready(
     pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False
 ) -> bool:
     """Raise unless source, ledger and tables are fit.
 
     With `may_wait` a pipeline that has run before need not find ClickHouse there. Says whether it was there: if not,
-    `demand_tables` is for whoever inserts the first batch.
+    `require_tables` is for whoever inserts the first batch.
     """
     check_shape(pipeline)
     check_ledger(pipeline, catalog)
@@ -141,19 +141,19 @@ def demand_ready(
         there = False
     # A version that records brought is no reason not to start: what comes of it becomes dead letters.
     listed = {schema.schema for schema in declared_schemas(pipeline)}
-    known = know_tables(pipeline) if there else pipeline
-    found += judge_versions(known, known_schemas(pipeline, catalog), listed)
+    known = with_merging_fields(pipeline) if there else pipeline
+    found += check_versions(known, known_schemas(pipeline, catalog), listed)
     _refuse_errors(pipeline, found)
     return there
 
 
-def know_tables(pipeline: Pipeline) -> Pipeline:
+def with_merging_fields(pipeline: Pipeline) -> Pipeline:
     """The pipeline, knowing by which fields its tables merge rows: records without them are refused."""
     return with_tables(pipeline, read_tables(pipeline))
 
 
-def know_tables_if_there(pipeline: Pipeline) -> Pipeline | None:
-    """As `know_tables`; None while ClickHouse does not answer, or does not show all tables."""
+def with_merging_fields_if_up(pipeline: Pipeline) -> Pipeline | None:
+    """As `with_merging_fields`; None while ClickHouse does not answer, or does not show all tables."""
     if not connect(pipeline.clickhouse).answers():
         return None
     with suppress(OncehouseError):  # who inserts says what is wrong
@@ -170,11 +170,11 @@ def inspect_versions(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...
         return ()
     pipeline = current(pipeline, catalog)
     with suppress(TransientError):
-        pipeline = know_tables(pipeline)
-    return tuple(judge_versions(pipeline, schemas))
+        pipeline = with_merging_fields(pipeline)
+    return tuple(check_versions(pipeline, schemas))
 
 
-def demand_tables(pipeline: Pipeline, catalog: Catalog) -> None:
+def require_tables(pipeline: Pipeline, catalog: Catalog) -> None:
     """Raise unless the tables are fit, and the clocks agree."""
     pipeline = current(pipeline, catalog)
     _refuse_errors(pipeline, _inspect_destination(pipeline, catalog))
@@ -208,7 +208,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     """The ledger must be of this version, pipeline and identity rule, and have schemas that have the fields."""
     store = FileStore(pipeline.ledger.files)
     store.check()
-    demand_newest(catalog, store)
+    require_newest(catalog, store)
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
     demand_readable(known_schemas(pipeline, catalog), types, pipeline.source.protobuf)
     check_rule(pipeline, catalog)

@@ -41,7 +41,7 @@ def find_newer(paths: Iterable[str], *, next_epoch: int, token: int) -> str | No
     return None
 
 
-def tell_age(catalog: Catalog, store: FileStore) -> str | None:
+def describe_age(catalog: Catalog, store: FileStore) -> str | None:
     """Why the catalog is not the one that the files belong to; None where it is, as far as sound marks say.
 
     Raises TransientError where it is one that a standby has not brought so far yet.
@@ -82,7 +82,7 @@ def _young_files(store: FileStore, pipeline: str, next_epoch: int) -> Iterator[s
         yield from store.walk(f"{pipeline}/{number:07d}")
 
 
-def demand_newest(catalog: Catalog, store: FileStore) -> None:
+def require_newest(catalog: Catalog, store: FileStore) -> None:
     """Refuse a catalog that is damaged, lost, or older than the files."""
     if (damage := examine(catalog.engine)) is not None:
         raise CorruptFileError(
@@ -90,7 +90,7 @@ def demand_newest(catalog: Catalog, store: FileStore) -> None:
             "was read. `oncehouse repair --plan` shows from what it can be restored."
         )
     list_marks(store, catalog.pipeline)  # refuses damaged ones
-    if (age := tell_age(catalog, store)) is not None:
+    if (age := describe_age(catalog, store)) is not None:
         where = catalog.engine.url.render_as_string(hide_password=True)
         raise CatalogBehindError(
             f"Pipeline {catalog.pipeline}: the catalog {where} is lost or older than the ledger's files: {age}. To go "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas
-from oncehouse.pipeline.checks.preflight import demand_ready, know_tables
+from oncehouse.pipeline.checks.preflight import require_ready, with_merging_fields
 from oncehouse.pipeline.ingest.kafka_source import Topics
 from oncehouse.pipeline.schema.discovery import declared_schemas
 from oncehouse.pipeline.schema.identity_guard import adopt
@@ -52,8 +52,8 @@ def prepare(
         version = catalog.version()
     if version and (upgrade := catalog.prepare()) is not None:
         say(f"The catalog was upgraded from version {upgrade.before} to {upgrade.after}.")
-    there = demand_ready(pipeline, catalog, topics, may_wait=may_wait)
+    there = require_ready(pipeline, catalog, topics, may_wait=may_wait)
     catalog.prepare()
     adopt(pipeline, catalog)
     add_schemas(catalog, declared_schemas(pipeline))
-    return Prepared(pipeline=know_tables(pipeline) if there else pipeline, tables_seen=there)
+    return Prepared(pipeline=with_merging_fields(pipeline) if there else pipeline, tables_seen=there)

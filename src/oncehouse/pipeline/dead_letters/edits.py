@@ -18,8 +18,8 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import DeadLetterFile, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
-from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition, position_of
-from oncehouse.pipeline.dead_letters.reader import find_letters
+from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition, Edit, position_of
+from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
 
 EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
@@ -43,7 +43,7 @@ def match_edits(
     """Write down what was edited; raises ConfigurationError for an edit of what is no dead letter."""
     wanted = {edit.position: edit.value for edit in edits}
     written: list[DeadLetterFile] = []
-    seen: set[LetterPosition] = set()
+    seen: set[DeadLetterPosition] = set()
     group = uuid.uuid4().hex
     for file in files:
         if len(seen) == len(wanted):
@@ -67,10 +67,10 @@ def match_edits(
 def _find_edited(
     store: FileStore,
     file: DeadLetterFile,
-    wanted: Mapping[LetterPosition, bytes | None],
-    seen: set[LetterPosition],
+    wanted: Mapping[DeadLetterPosition, bytes | None],
+    seen: set[DeadLetterPosition],
 ) -> Iterator[pa.Table]:
-    for found in find_letters(store, file.file, _selection(wanted)):
+    for found in find_dead_letters(store, file.file, _selection(wanted)):
         letters = found.letters
         places = [
             position_of(row) for row in letters.select(["topic", "partition", "offset", "row"]).to_pylist()
@@ -83,7 +83,7 @@ def _find_edited(
             yield letters.take(pa.array(changed)).append_column("edited", new).cast(EDIT_SCHEMA)
 
 
-def _selection(wanted: Mapping[LetterPosition, bytes | None]) -> Selection:
+def _selection(wanted: Mapping[DeadLetterPosition, bytes | None]) -> Selection:
     """One span a partition, from the first edited letter to the last: few enough to compare with statistics."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for place in wanted:
@@ -111,18 +111,18 @@ def _write(
     )
 
 
-def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+def apply_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
     """The letters with edited values in place of their own, and for each whether it was edited."""
     edited = pa.concat_tables(edits).combine_chunks()
     # The last edit of a letter counts, should somebody have edited it twice.
     newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
-    found = pc.index_in(name_places(letters), value_set=name_places(newest).combine_chunks())
+    found = pc.index_in(format_positions(letters), value_set=format_positions(newest).combine_chunks())
     meant = pc.is_valid(found)
     values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
     at = letters.column_names.index("value")
     return letters.set_column(at, LETTER_SCHEMA.field("value"), values), meant
 
 
-def name_places(letters: pa.Table) -> pa.ChunkedArray:
+def format_positions(letters: pa.Table) -> pa.ChunkedArray:
     """topic/partition/offset/row, one text a letter."""
     return pc.binary_join_element_wise(*(letters.column(name).cast(pa.string()) for name in _POSITION), "/")

@@ -20,7 +20,7 @@ TEXT, BASE64 = "value", "value_base64"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class LetterPosition:
+class DeadLetterPosition:
     """Where a letter was read; `row` is its place in a message of several rows."""
 
     topic: str
@@ -35,12 +35,12 @@ class LetterPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    position: LetterPosition
+    position: DeadLetterPosition
     value: bytes | None
 
 
-def position_of(letter: dict[str, Any]) -> LetterPosition:
-    return LetterPosition(
+def position_of(letter: dict[str, Any]) -> DeadLetterPosition:
+    return DeadLetterPosition(
         topic=letter["topic"],
         partition=letter["partition"],
         offset=letter["offset"],
@@ -90,7 +90,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Edit]:
 def _read(found: Any) -> Edit:
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - told like every other fault of the line
-    position = LetterPosition(
+    position = DeadLetterPosition(
         topic=str(found["topic"]),
         partition=_whole(found, "partition"),
         offset=_whole(found, "offset"),

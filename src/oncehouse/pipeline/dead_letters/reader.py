@@ -24,7 +24,7 @@ class Found:
     letters: pa.Table
 
 
-def find_letters(
+def find_dead_letters(
     store: FileStore,
     file: FileRef,
     selection: Selection,

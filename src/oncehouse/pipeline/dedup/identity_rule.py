@@ -17,7 +17,7 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.identity_annotations import marked_fields
-from oncehouse.pipeline.formats.schema_fields import names_of_one
+from oncehouse.pipeline.formats.schema_fields import linked_names
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -87,7 +87,7 @@ def _agreed_marks(pipeline: Pipeline, schemas: Sequence[Schema]) -> tuple[str, .
                 f"{', '.join(found.schema for found in schemas) or 'none yet; add it with `oncehouse schema add`'}."
             )
         schemas = [schema]
-    tied = names_of_one(schemas, pipeline.source)
+    tied = linked_names(schemas, pipeline.source)
     types = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
     marks = {
         schema.schema: tuple(sorted(_declared_name(name, tied, types) for name in marked_fields(schema)))

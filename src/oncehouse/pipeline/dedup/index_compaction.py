@@ -28,7 +28,7 @@ from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup.deduplicate import live_events
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             buckets=pipeline.identity.buckets,
         )
         try:
-            with naming_own_errors(pipeline.pipeline):
+            with translated_errors(pipeline.pipeline):
                 made: list[Merged] = run_tasks(spark, merge_task, [plan])[0]
         except CorruptFileError:
             if _are_there(catalog, merge):

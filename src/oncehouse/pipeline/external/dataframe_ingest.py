@@ -34,15 +34,15 @@ from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, set
 from oncehouse.pipeline.ingest.manifest import MANIFEST_SCHEMA, ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import PARTITIONS, epoch_path, topic_of
 from oncehouse.pipeline.ingest.read_task import ReadTask
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
-from oncehouse.pipeline.stages.ingest_stage import Deciding
+from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.pipeline.stages.supervisor import Stages
+    from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 # A row's offset is its batch and its number in the partition: unique in the query, and in order.
 _ROWS_A_BATCH = 1 << 32
@@ -51,10 +51,10 @@ _REQUEST_SECONDS = 1.0
 _NAME = re.compile(r"^[A-Za-z0-9._-]{1,200}$")
 
 
-class FrameIngest(Deciding):
+class DataFrameIngest(IngestLeaseHolder):
     """Settles batches on the caller's thread; `run` only performs requests, until it is closed."""
 
-    def __init__(self, stages: Stages, ready: threading.Event) -> None:
+    def __init__(self, stages: StageSupervisor, ready: threading.Event) -> None:
         """`ready` is set when batches can be settled."""
         super().__init__(stages)
         self._ready = ready
@@ -86,14 +86,14 @@ class FrameIngest(Deciding):
                 f"Pipeline {self._pipeline.pipeline}: batch {batch.batch} of {batch.query} was not settled: the sink "
                 "was closed while there was no room for it in the ledger. Write it again."
             )
-        with self._deciding:
+        with self._epoch_lock:
             if is_settled(self._catalog, batch):
                 # Perhaps by a call that could not mark it, and is repeated for that.
                 store = FileStore(self._pipeline.ledger.files)
                 last = Sending(epoch=epochs.next_epoch(self._catalog) - 1)
                 write_mark(self._catalog, store, Stage.INGEST, self._lease.token, last)
                 return None
-            with naming_own_errors(self._pipeline.pipeline):
+            with translated_errors(self._pipeline.pipeline):
                 counts = settle(
                     self._spark,
                     self._pipeline,

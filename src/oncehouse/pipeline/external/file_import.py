@@ -1,4 +1,4 @@
-"""Importing: folders of files come in by the same road as events, batch by batch, each batch an epoch.
+"""FileImportStage: folders of files come in by the same road as events, batch by batch, each batch an epoch.
 
 Which files and which pieces make a batch is pinned in the ledger before the first row is read; an import that was
 stopped goes on with the first batch that is not settled. It holds the leases of the pipeline meanwhile.
@@ -38,11 +38,11 @@ from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import topic_of
 from oncehouse.pipeline.progress import Progress
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
-from oncehouse.pipeline.stages.ingest_stage import Deciding
-from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
-from oncehouse.pipeline.stages.supervisor import Stages
+from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
+from oncehouse.pipeline.stages.progress_reporter import ProgressReporter, RunResult
+from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,11 +95,11 @@ def import_files(
         demand_frames(pipeline)
         list_files(job.place, job.format)  # so that a wrong folder is told before Spark is started
         pipeline = prepare(pipeline, catalog, None, say=say).pipeline
-        stages = Stages(
+        stages = StageSupervisor(
             pipeline,
             catalog,
-            Report(catalog, None, progress),
-            lambda stages: Importing(stages, job),
+            ProgressReporter(catalog, None, progress),
+            lambda stages: FileImportStage(stages, job),
             stop=stop or threading.Event(),
             say=say,
             spark=spark,
@@ -115,8 +115,8 @@ def import_files(
         catalog.close()
 
 
-class Importing(Deciding):
-    def __init__(self, stages: Stages, job: ImportJob) -> None:
+class FileImportStage(IngestLeaseHolder):
+    def __init__(self, stages: StageSupervisor, job: ImportJob) -> None:
         super().__init__(stages)
         self._report = stages.report
         self._job = job
@@ -132,14 +132,14 @@ class Importing(Deciding):
         done = sum(piece.size_bytes for piece in pieces if piece.batch in settled)
         if settled:
             self._say(f"{len(settled)} of {len(batches)} batches of {self._job.name} are settled already")
-        self._report.tell_share(done, total)
+        self._report.set_done_share(done, total)
         for number, found in batches.items():
             if stop.is_set():
                 return
             if number not in settled:
                 self._settle_patiently(number, found, stop)
                 done += sum(piece.size_bytes for piece in found)
-                self._report.tell_share(done, total)
+                self._report.set_done_share(done, total)
 
     def _settled(self) -> set[int]:
         spans = list_settled(self._catalog).get(self._job.name, ())
@@ -190,7 +190,7 @@ class Importing(Deciding):
 
     def _settle(self, number: int, pieces: Sequence[Piece]) -> None:
         batch = QueryBatch(query=self._job.name, batch=number, origin=self._job.origin)
-        with self._deciding, naming_own_errors(self._pipeline.pipeline):
+        with self._epoch_lock, translated_errors(self._pipeline.pipeline):
             counts = settle(
                 self._spark,
                 self._pipeline,

@@ -20,10 +20,10 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Counts, QueryBatch, Stage
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.startup import ignore, prepare
-from oncehouse.pipeline.external.dataframe_ingest import FrameIngest, demand_frames, demand_name
-from oncehouse.pipeline.stages.ingest_stage import Ingesting
-from oncehouse.pipeline.stages.progress_reporter import Report
-from oncehouse.pipeline.stages.supervisor import Stages
+from oncehouse.pipeline.external.dataframe_ingest import DataFrameIngest, demand_frames, demand_name
+from oncehouse.pipeline.stages.ingest_stage import IngestStage
+from oncehouse.pipeline.stages.progress_reporter import ProgressReporter
+from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ class Sink:
         self._stop = stop
         self._say = say
         self._ready = threading.Event()
-        self._ingest: FrameIngest | None = None
+        self._ingest: DataFrameIngest | None = None
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -129,10 +129,10 @@ class Sink:
         self.close(load=kind is None)
 
     def _start(self, pipeline: Pipeline, spark: SparkSession | None, *, load: bool, wait: bool) -> None:
-        stages = Stages(
+        stages = StageSupervisor(
             pipeline,
             self._catalog,
-            Report(self._catalog, None, ignore),
+            ProgressReporter(self._catalog, None, ignore),
             self._make_ingest,
             stages=tuple(Stage) if load else (Stage.INGEST,),
             stop=self._stop,
@@ -156,8 +156,8 @@ class Sink:
             self.close(load=False)
             raise _advise(failure)
 
-    def _make_ingest(self, stages: Stages) -> Ingesting:
-        self._ingest = FrameIngest(stages, self._ready)
+    def _make_ingest(self, stages: StageSupervisor) -> IngestStage:
+        self._ingest = DataFrameIngest(stages, self._ready)
         return self._ingest
 
     def _write(self, frame: DataFrame, batch: QueryBatch) -> Written:

@@ -42,7 +42,7 @@ def fields_of(schema: Schema) -> Mapping[str, FieldFact]:
     return _read(schema.format, schema.definition)
 
 
-def names_of_one(schemas: Iterable[Schema], source: Source | None = None) -> Mapping[str, frozenset[str]]:
+def linked_names(schemas: Iterable[Schema], source: Source | None = None) -> Mapping[str, frozenset[str]]:
     """For each name that is tied to others: all names of that field, in whichever version.
 
     Aliases tie names, those of the schemas and of the pipeline file; numbers do where the file matches by them.

@@ -51,10 +51,15 @@ from oncehouse.pipeline.ingest.part_files import epoch_path
 from oncehouse.pipeline.ingest.read_plan import shaped_plan
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.schema.discovery import learn_schemas
-from oncehouse.pipeline.schema.evolution import meet_new_fields
+from oncehouse.pipeline.schema.evolution import learn_new_fields
 from oncehouse.pipeline.schema.identity_guard import remembered
-from oncehouse.pipeline.spark.arrow_batches import OutsizeRecordError, cutting, demand_usual, hand_over
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.arrow_batches import (
+    OutsizeRecordError,
+    cutting,
+    hand_to_workers,
+    require_usual_size,
+)
+from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -96,7 +101,7 @@ def settle(
         structured_logging.bound(epoch=epoch),
         span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
     ):
-        with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
+        with _giving_space_back(pipeline, epoch, token), translated_errors(pipeline.pipeline):
             plan, manifests = _read_all(pipeline, catalog, read, epoch=epoch, token=token, whole=small)
             failpoints.reach("parts written")
             chunks = sorted(
@@ -141,7 +146,7 @@ def _read_all(
     plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
     failpoints.reach("before writing parts")
     manifests = _read(read, plan)
-    while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
+    while learn_schemas(pipeline, catalog, _awaited(manifests)) or learn_new_fields(
         pipeline, catalog, token, _noticed(manifests)
     ):
         # Read once more with what is known now; what the first time wrote has no row in the catalog.
@@ -195,12 +200,12 @@ def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
         with structured_logging.bound(pipeline=plan.pipeline, epoch=plan.epoch):
             try:
-                manifest = read_records(plan, attempt, demand_usual(blocks) if plan.counted else blocks)
+                manifest = read_records(plan, attempt, require_usual_size(blocks) if plan.counted else blocks)
             except OutsizeRecordError:
                 manifest = TaskManifest(read=0, skipped=0, chunks=(), letters=(), outsize=True)
         yield pa.record_batch([pa.array([manifest.to_json()])], names=["manifest"])
 
-    records = hand_over(records, plan.counted)
+    records = hand_to_workers(records, plan.counted)
     if plan.whole:
         records = records.coalesce(1)
     with cutting(records.sparkSession, plan.counted):

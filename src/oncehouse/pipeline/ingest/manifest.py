@@ -14,7 +14,7 @@ from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.models import FileRef, LetterKind, Schema
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.base import Format
-from oncehouse.pipeline.spark.arrow_batches import Counted
+from oncehouse.pipeline.spark.arrow_batches import CountedHandover
 from oncehouse.pipeline.transform.plan import ShapePlan
 
 MANIFEST_SCHEMA = "manifest string"
@@ -54,7 +54,7 @@ class ReadPlan:
     schemas: tuple[Schema, ...] = ()
     """Those known when the epoch began; records of others wait."""
     shape: ShapePlan | None = None
-    counted: Counted | None = None
+    counted: CountedHandover | None = None
     """How records are handed over; None: in blocks that are weighed."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Versions of the schema that lack a field which ids or tables depend on, each with what it lacks."""

@@ -37,7 +37,7 @@ _GARBAGE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class RetentionResult:
     segments: int
     files: int
     orphans: int
@@ -81,7 +81,7 @@ def retain(
     spark: SparkSession | None = None,
     garbage_seconds: float = _GARBAGE_SECONDS,
     sweeping: bool = True,
-) -> Swept:
+) -> RetentionResult:
     """One round: drop what is past the window; when `sweeping`, also pack what is small (with Spark) and sweep."""
     store = FileStore(pipeline.ledger.files)
     before = catalog.earliest() - pipeline.identity.window
@@ -105,7 +105,7 @@ def retain(
     if not kept_up:
         _take_snapshot(catalog, store)
     if not sweeping:
-        return Swept(segments=expired, files=len(gone), orphans=0)
+        return RetentionResult(segments=expired, files=len(gone), orphans=0)
     if spark is not None and pack(spark, pipeline, catalog, token):
         _take_snapshot(catalog, store)  # the one before names files that are garbage now
     old = packs.old_garbage(catalog, before=catalog.earliest() - garbage_seconds)
@@ -113,7 +113,7 @@ def retain(
         store.delete(path)
     packs.forget_garbage(catalog, token, old)
     orphans = sweep(pipeline, catalog, store, token=ingest_token, retention_token=token)
-    return Swept(segments=expired, files=len(gone) + len(old), orphans=orphans)
+    return RetentionResult(segments=expired, files=len(gone) + len(old), orphans=orphans)
 
 
 def _take_snapshot(catalog: Catalog, store: FileStore) -> bool:

@@ -21,10 +21,10 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.factory import format_of
 from oncehouse.pipeline.maintenance.verify_counts import check_counts
 from oncehouse.pipeline.maintenance.verify_files import NamedFile, check_files, check_parts, list_files
-from oncehouse.pipeline.maintenance.verify_report import Finding, Note, Report, Subject
-from oncehouse.pipeline.maintenance.verify_rows import compare_table, find_strangers, read_tables
+from oncehouse.pipeline.maintenance.verify_report import Finding, Note, Subject, VerifyReport
+from oncehouse.pipeline.maintenance.verify_rows import compare_table, find_unknown_batches, read_tables
 
-__all__ = ["Finding", "Note", "Report", "Subject", "verify"]
+__all__ = ["Finding", "Note", "Subject", "VerifyReport", "verify"]
 
 STUCK_SECONDS = 3600.0
 """A batch that has waited this long is named by itself."""
@@ -32,7 +32,7 @@ STUCK_SECONDS = 3600.0
 
 def verify(
     pipeline: Pipeline, catalog: Catalog, store: FileStore, client: Client | None, *, files: bool
-) -> Report:
+) -> VerifyReport:
     """Compare everything that can be compared; `files` also reads every byte of the ledger's files."""
     state = read_state(catalog)
     named = list_files(state)
@@ -51,7 +51,7 @@ def verify(
     told = _leave_out_moved(told, named, catalog)
     compared, rows = _compare_tables(pipeline, catalog, client, state)
     told += compared
-    return Report(
+    return VerifyReport(
         findings=tuple(entry for entry in told if isinstance(entry, Finding)),
         notes=tuple(entry for entry in told if isinstance(entry, Note)),
         epochs=len(state.epochs),
@@ -87,14 +87,14 @@ def _compare_tables(
         return [Note(kind=Subject.ROWS, where="ClickHouse", message=message)], None
     tables, missing = read_tables(client, pipeline, state.batches)
     told: list[Finding | Note] = [*missing]
-    # Looked up after the tables were read: a batch that was made meanwhile is no stranger.
+    # Looked up after the tables were read: a batch that was made meanwhile is not taken for an unknown one.
     with catalog.snapshot() as view:
         known = find_known_batches(view, {batch_id for table in tables for batch_id in table.rows_by_batch})
         rolled_up = rolled_up_rows_of_all(view)
     for table in tables:
         mine = [batch for batch in state.batches if batch.table == table.table]
         told += compare_table(table, mine)
-        told += find_strangers(table, known, rolled_up=rolled_up.get(table.table, 0))
+        told += find_unknown_batches(table, known, rolled_up=rolled_up.get(table.table, 0))
     configured = {table.name for table in pipeline.tables}
     for name in sorted({batch.table for batch in state.batches} - configured):
         message = "has batches in the ledger, but is not in the pipeline file any more; it was not compared."

@@ -35,7 +35,7 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class VerifyReport:
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
     epochs: int

@@ -111,17 +111,17 @@ def _judge(batch: Batch, rows: int, *, may_be_fewer: bool) -> str | None:
             return None
 
 
-def find_strangers(found: TableRows, known: set[str], *, rolled_up: int) -> Iterator[Finding | Note]:
+def find_unknown_batches(found: TableRows, known: set[str], *, rolled_up: int) -> Iterator[Finding | Note]:
     """Rows whose batch no ledger knows; of batches past the window only the sum of their rows is known."""
-    strangers = {batch_id: rows for batch_id, rows in found.rows_by_batch.items() if batch_id not in known}
-    foreign = strangers.pop(NO_BATCH, 0)
-    if foreign:
+    unknown = {batch_id: rows for batch_id, rows in found.rows_by_batch.items() if batch_id not in known}
+    without_batch = unknown.pop(NO_BATCH, 0)
+    if without_batch:
         yield Note(
             kind=Subject.ROWS,
             where=f"table {found.table}",
-            message=f"{foreign} rows have no batch id: others wrote them, and they were not compared.",
+            message=f"{without_batch} rows have no batch id: others wrote them, and they were not compared.",
         )
-    total = sum(strangers.values())
+    total = sum(unknown.values())
     if rolled_up and (total == rolled_up or (total < rolled_up and found.why_fewer is not None)):
         yield Note(
             kind=Subject.ROWS,
@@ -135,7 +135,7 @@ def find_strangers(found: TableRows, known: set[str], *, rolled_up: int) -> Iter
             message=f"ClickHouse holds {total} rows of batches past the window, the ledger knows {rolled_up}",
         )
     else:
-        for batch_id, rows in sorted(strangers.items()):
+        for batch_id, rows in sorted(unknown.items()):
             yield Finding(
                 kind=Subject.ROWS,
                 where=f"batch {batch_id} in {found.table}",

@@ -24,7 +24,13 @@ from oncehouse.ledger.models import OffsetRange
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.repair.kafka_availability import KafkaFacts, missing_offsets
 from oncehouse.pipeline.repair.sqlite_catalog_file import fill_catalog
-from oncehouse.pipeline.repair.table_diff import TableGap, demand_quiet, judge_gap, read_gaps, tell_missing
+from oncehouse.pipeline.repair.table_diff import (
+    TableGap,
+    assess_gap,
+    describe_missing,
+    read_gaps,
+    require_quiet,
+)
 from oncehouse.pipeline.repair.unknown_row_ids import Found, list_sought, look_up, open_index, write_segments
 from oncehouse.pipeline.schema.identity_guard import identity_of
 
@@ -120,8 +126,8 @@ def _plan(
     store = FileStore(pipeline.ledger.files)
     kafka = ask_kafka(epochs.read_topic_ids(base))
     gaps = read_gaps(client, pipeline, base)
-    settled = judge_gap(gaps, list_batches(base))
-    refused = [*settled.refused, *tell_missing(gaps, pipeline.tables)]
+    settled = assess_gap(gaps, list_batches(base))
+    refused = [*settled.refused, *describe_missing(gaps, pipeline.tables)]
     # A table may not be able to say which events it holds, so it is asked when nothing else stands in the way.
     found = _look_up(pipeline, client, base, store, gaps, settled.absent) if not refused else Found()
     reads = _find_reads(kafka, epochs.read_positions(base))
@@ -134,7 +140,7 @@ def _plan(
         begins_anew=False,
         epoch=epochs.next_epoch(base) - 1,
         reads=reads,
-        strange_rows={gap.table.name: gap.strange_rows for gap in gaps if gap.strange},
+        strange_rows={gap.table.name: gap.strange_rows for gap in gaps if gap.unknown},
         arrived_batches=settled.arrived,
         arrived_parts=found.arrived_parts,
         resent_batches=found.resent_batches,
@@ -158,7 +164,7 @@ def _look_up(
     gaps: Sequence[TableGap],
     absent: Sequence[str],
 ) -> Found:
-    if not any(gap.strange for gap in gaps):
+    if not any(gap.unknown for gap in gaps):
         return Found()
     sought, index = list_sought(base, absent), open_index(base, store)
     return look_up(client, store, gaps, sought, index, buckets=pipeline.identity.buckets)
@@ -187,8 +193,8 @@ def _tell_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iterator
 
 def restore_lost(pipeline: Pipeline, client: Client, planned: CatalogRepair) -> Path | None:
     """Enter the snapshot, or an empty ledger; returns where a damaged SQLite file was put aside."""
-    _demand_possible(pipeline, planned)
-    demand_quiet(client, pipeline)
+    _require_possible(pipeline, planned)
+    require_quiet(client, pipeline)
     store = FileStore(pipeline.ledger.files)
     with _base(pipeline, store, planned.snapshot) as base:
         adopted = _adopt(pipeline, client, base, store, planned)
@@ -211,8 +217,8 @@ def catch_up(
     pipeline: Pipeline, client: Client, catalog: Catalog, token: int, planned: CatalogRepair
 ) -> None:
     """Let a catalog that is older than the tables learn what they have."""
-    _demand_possible(pipeline, planned)
-    demand_quiet(client, pipeline)
+    _require_possible(pipeline, planned)
+    require_quiet(client, pipeline)
     store = FileStore(pipeline.ledger.files)
     table_adoption.adopt(catalog, token, _adopt(pipeline, client, catalog, store, planned))
     _renew_snapshots(catalog, store)
@@ -225,7 +231,7 @@ def _renew_snapshots(catalog: Catalog, store: FileStore) -> None:
         snapshots.renew_snapshots(catalog, store)
 
 
-def _demand_possible(pipeline: Pipeline, planned: CatalogRepair) -> None:
+def _require_possible(pipeline: Pipeline, planned: CatalogRepair) -> None:
     if planned.refused:
         raise PermanentError(
             f"Pipeline {pipeline.pipeline}: the catalog cannot be brought back exactly: {'; '.join(planned.refused)}. "
@@ -236,12 +242,12 @@ def _demand_possible(pipeline: Pipeline, planned: CatalogRepair) -> None:
 def _adopt(
     pipeline: Pipeline, client: Client, base: Catalog, store: FileStore, planned: CatalogRepair
 ) -> Adoption:
-    gaps = [gap for gap in read_gaps(client, pipeline, base) if gap.strange]
+    gaps = [gap for gap in read_gaps(client, pipeline, base) if gap.unknown]
     known = snapshots.list_snapshots(store, pipeline.pipeline)
     marks = read_marks(store, pipeline.pipeline)
     return Adoption(
         segments=tuple(write_segments(pipeline, client, store, gaps, open_index(base, store))),
-        rows={gap.table.name: (len(gap.strange), gap.excess) for gap in gaps if gap.excess},
+        rows={gap.table.name: (len(gap.unknown), gap.excess) for gap in gaps if gap.excess},
         arrived_batches=planned.arrived_batches,
         arrived_parts=planned.arrived_parts,
         resent_batches=planned.resent_batches,

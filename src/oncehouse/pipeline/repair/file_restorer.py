@@ -24,7 +24,7 @@ from oncehouse.ledger.models import FileRef, KeyFile, Segment
 from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile, read_state
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.checks.preflight import know_tables_if_there
+from oncehouse.pipeline.checks.preflight import with_merging_fields_if_up
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.dedup.index_compaction import plan_rebuild, rebuild_task
 from oncehouse.pipeline.ingest.part_files import (
@@ -113,7 +113,7 @@ class Restorer:
     @cached_property
     def _known_pipeline(self) -> Pipeline:
         """As a run knows it: records without a field by which a table merges rows were dead letters."""
-        return know_tables_if_there(self._pipeline) or self._pipeline
+        return with_merging_fields_if_up(self._pipeline) or self._pipeline
 
     # Raw bytes, from Kafka
 
@@ -130,11 +130,11 @@ class Restorer:
                 continue
             blocks = [mine.slice(at, _BLOCK_ROWS) for at in range(0, mine.num_rows, _BLOCK_ROWS)]
             new = self._store.put(self._path(epoch, "raw.arrow"), partial(write_blocks, blocks=blocks))
-            self._demand_same_ids(key_file, new)
+            self._require_same_ids(key_file, new)
             restored.append(Restored(column="raw", old=key_file.raw, new=new))
         return self._enter(restored)
 
-    def _demand_same_ids(self, key_file: KeyFile, raw: FileRef) -> None:
+    def _require_same_ids(self, key_file: KeyFile, raw: FileRef) -> None:
         """Where the ids are still there, they prove the bytes: payload hashes are among them."""
         if not self._is_sound(key_file.keys):
             return
@@ -198,7 +198,7 @@ class Restorer:
         found = find_duplicates(
             self._store, self._state, epoch, window_seconds=self._pipeline.identity.window
         )
-        self._demand_live_rows(epoch, found, damaged)
+        self._require_live_rows(epoch, found, damaged)
         sound = [file for file in self._state.duplicates[epoch] if file.file.path not in damaged]
         left = without_known(self._store, found, sound)
 
@@ -210,7 +210,7 @@ class Restorer:
         old = [repair.file for repair in repairs]
         return enter_duplicates(self._catalog, self._token, epoch, old=old, new=new, rows=left.num_rows)
 
-    def _demand_live_rows(self, epoch: int, found: pa.RecordBatch, damaged: set[str]) -> None:
+    def _require_live_rows(self, epoch: int, found: pa.RecordBatch, damaged: set[str]) -> None:
         """Every part that holds all events of its key file must get the live rows that it was registered with."""
         counted = np.bincount(found.column("ordinal").to_numpy())
         events = {f.key_file.key_file: f.key_file.events for f in self._state.key_files if f.epoch == epoch}

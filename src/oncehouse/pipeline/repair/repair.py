@@ -33,7 +33,7 @@ from oncehouse.ledger.stats.ledger_state import read_state
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
-from oncehouse.pipeline.checks.stale_catalog import tell_age
+from oncehouse.pipeline.checks.stale_catalog import describe_age
 from oncehouse.pipeline.ingest.kafka_source import Topics
 from oncehouse.pipeline.maintenance.verify_files import NamedFile, check_files, list_files
 from oncehouse.pipeline.repair.catalog_restore import (
@@ -46,8 +46,8 @@ from oncehouse.pipeline.repair.catalog_restore import (
 from oncehouse.pipeline.repair.file_restorer import Done, Restorer
 from oncehouse.pipeline.repair.kafka_availability import KafkaFacts
 from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, plan_repairs
-from oncehouse.pipeline.repair.sqlite_catalog_file import look_at_catalog
-from oncehouse.pipeline.repair.table_diff import demand_quiet, read_gaps
+from oncehouse.pipeline.repair.sqlite_catalog_file import inspect_catalog_file
+from oncehouse.pipeline.repair.table_diff import read_gaps, require_quiet
 from oncehouse.pipeline.schema.identity_guard import check_rule
 
 if TYPE_CHECKING:
@@ -127,14 +127,14 @@ class _Problem:
 
 def _find_problem(pipeline: Pipeline) -> _Problem | None:
     client = connect(pipeline.clickhouse)
-    if (problem := look_at_catalog(pipeline)) is not None:
+    if (problem := inspect_catalog_file(pipeline)) is not None:
         with _needing_servers(pipeline, problem):
             _demand_ledger(pipeline, client, problem)
         return _Problem(problem=problem, is_lost=True)
     catalog = open_catalog(pipeline)
     try:
         store = FileStore(pipeline.ledger.files)
-        age = tell_age(catalog, store) or _tell_excess(client, pipeline, catalog)
+        age = describe_age(catalog, store) or _tell_excess(client, pipeline, catalog)
         if age is not None:
             catalog.demand_primary()
     finally:
@@ -177,13 +177,13 @@ def _bring_back(
     """Planned once more, because nobody may have inserted since; a plan that is refused is only given back."""
     client = connect(pipeline.clickhouse)
     if found.is_lost:
-        demand_quiet(client, pipeline)
+        require_quiet(client, pipeline)
         planned = _plan_catalog(pipeline, found, given_again=given_again)
         return planned, None if planned.refused else restore_lost(pipeline, client, planned)
     catalog = open_catalog(pipeline)
     try:
         with _all_leases(pipeline, catalog, may_be_behind=True) as held:
-            demand_quiet(client, pipeline)
+            require_quiet(client, pipeline)
             planned = _plan_catalog(pipeline, found, given_again=given_again)
             if not planned.refused:
                 catch_up(pipeline, client, catalog, held[Stage.INGEST].token, planned)
@@ -197,8 +197,8 @@ def _demand_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
     catalog = Catalog("sqlite://", pipeline.pipeline)
     try:
         catalog.prepare()
-        files = tell_age(catalog, FileStore(pipeline.ledger.files))
-        if files is None and not any(gap.strange for gap in read_gaps(client, pipeline, catalog)):
+        files = describe_age(catalog, FileStore(pipeline.ledger.files))
+        if files is None and not any(gap.unknown for gap in read_gaps(client, pipeline, catalog)):
             raise ConfigurationError(
                 f"Pipeline {pipeline.pipeline} has no ledger: {problem}, there are no files of it, and its tables hold "
                 "no batch. `oncehouse run` makes one."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BESIDE = ("-wal", "-shm")
 
 
-def look_at_catalog(pipeline: Pipeline) -> str | None:
+def inspect_catalog_file(pipeline: Pipeline) -> str | None:
     """What keeps the catalog from being used at all; None where it can be read and knows the pipeline."""
     url = pipeline.ledger.catalog.get_secret_value()
     if (path := database_file(url)) is not None and not path.is_file():
@@ -53,7 +53,7 @@ def fill_catalog(pipeline: Pipeline, fill: Callable[[Catalog], None]) -> Path | 
     new = path.with_name(f"{path.name}.restored-{stamp}")
     try:
         _fill(f"sqlite:///{new}", pipeline.pipeline, fill)
-        _demand_whole(new)
+        _require_intact(new)
         return _put_in_place(path, new, path.with_name(f"{path.name}.damaged-{stamp}"))
     finally:
         for ending in ("", *_BESIDE):
@@ -77,7 +77,7 @@ def _fill(url: str, pipeline: str, fill: Callable[[Catalog], None]) -> None:
         catalog.close()
 
 
-def _demand_whole(new: Path) -> None:
+def _require_intact(new: Path) -> None:
     # Closing writes SQLite's log into the file; one that is still there would be missed in the new place.
     if (log := new.with_name(f"{new.name}-wal")).exists() and log.stat().st_size:
         raise TransientError(f"Another process reads {new}; nothing was changed. Let it end, and try again.")

@@ -1,9 +1,9 @@
 """What tables hold beyond what a catalog knows, and what a catalog that is older than them may make of it.
 
-`judge_gap` is pure. It is exact or it refuses: a batch whose rows are all there has arrived, one of which some are
+`assess_gap` is pure. It is exact or it refuses: a batch whose rows are all there has arrived, one of which some are
 there is told to a person, and one of which none is there may have come in other batches, which its ids tell. Rows
 under batches that the catalog does not know are events that were delivered; their ids are what keeps them from being
-delivered again (`strange_ids.py`).
+delivered again (`unknown_row_ids.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class TableGap:
     table: Table
     rows_by_batch: Mapping[str, int]
-    strange: tuple[str, ...]
+    unknown: tuple[str, ...]
     """Batches that the catalog does not know by name."""
     rows_in_sum: int
     """Rows of batches that it once knew by name or took from the table, and knows only in sum now."""
@@ -48,7 +48,7 @@ class TableGap:
 
     @property
     def strange_rows(self) -> int:
-        return sum(self.rows_by_batch[batch_id] for batch_id in self.strange)
+        return sum(self.rows_by_batch[batch_id] for batch_id in self.unknown)
 
 
 def read_gaps(client: Client, pipeline: Pipeline, catalog: Catalog) -> tuple[TableGap, ...]:
@@ -60,12 +60,12 @@ def read_gaps(client: Client, pipeline: Pipeline, catalog: Catalog) -> tuple[Tab
             continue
         rows = count_by_batch(client, table.name, table.batch_column)
         known = find_known_batches(catalog, rows)
-        strange = tuple(sorted(set(rows) - known - {NO_BATCH}))
+        unknown = tuple(sorted(set(rows) - known - {NO_BATCH}))
         gaps.append(
             TableGap(
                 table=table,
                 rows_by_batch=rows,
-                strange=strange,
+                unknown=unknown,
                 rows_in_sum=rolled_up_rows_of_all(catalog).get(table.name, 0),
                 loses_rows=facts.loses_rows,
             )
@@ -73,7 +73,7 @@ def read_gaps(client: Client, pipeline: Pipeline, catalog: Catalog) -> tuple[Tab
     return tuple(gaps)
 
 
-def demand_quiet(client: Client, pipeline: Pipeline) -> None:
+def require_quiet(client: Client, pipeline: Pipeline) -> None:
     """Nothing can be said about a table while a pipeline still inserts into it, or an INSERT may still arrive.
 
     Which attempts there were a lost catalog cannot say, so their sessions cannot be ended: time has to pass.
@@ -115,7 +115,7 @@ class Settled:
     """Why the gap cannot be closed, for a person; empty where it can."""
 
 
-def judge_gap(gaps: Sequence[TableGap], batches: Sequence[Batch]) -> Settled:
+def assess_gap(gaps: Sequence[TableGap], batches: Sequence[Batch]) -> Settled:
     by_table = {gap.table.name: gap for gap in gaps}
     arrived, absent, refused = [], [], [*_unfit(gaps)]
     for batch in batches:
@@ -143,29 +143,29 @@ def _unfit(gaps: Sequence[TableGap]) -> Iterator[str]:
     for gap in gaps:
         name = gap.table.name
         if gap.loses_rows:
-            # Also where nothing strange is found: it may have been dropped.
+            # Also where nothing unknown is found: it may have been dropped.
             yield (
                 f"{name} drops rows by itself (its engine, or a TTL), so it cannot say what was delivered. Bring back "
                 "the catalog that has everything; or, where rows that come twice do no harm, go on without the marks "
                 "(docs/repair.md, Tables that drop rows)"
             )
-        elif gap.strange and gap.table.id_column is None:
+        elif gap.unknown and gap.table.id_column is None:
             yield f"{name} has no column of unique ids, so nobody can say which events its rows are"
     for one, other in combinations(gaps, 2):
-        if (one.strange or other.strange) and may_share(one.table, other.table) and _is_routed(one, other):
+        if (one.unknown or other.unknown) and may_share(one.table, other.table) and _is_routed(one, other):
             yield (
                 f"{one.table.name} and {other.table.name} take some of the same events, and which of them both should "
                 "have cannot be told. Delete the rows of "
-                f"{len(one.strange) + len(other.strange)} batches that the catalog does not know, so that they are "
+                f"{len(one.unknown) + len(other.unknown)} batches that the catalog does not know, so that they are "
                 "read again"
             )
 
 
-def tell_missing(gaps: Sequence[TableGap], tables: Sequence[Table]) -> Iterator[str]:
+def describe_missing(gaps: Sequence[TableGap], tables: Sequence[Table]) -> Iterator[str]:
     """A table that is not there has got none of the events that others have under batches nobody knows."""
     there = {gap.table.name for gap in gaps}
     for table in tables:
-        others = [gap.table.name for gap in gaps if gap.strange and may_share(gap.table, table)]
+        others = [gap.table.name for gap in gaps if gap.unknown and may_share(gap.table, table)]
         if table.name not in there and others:
             yield (
                 f"{table.name} is not in ClickHouse, but should have the events that {others[0]} holds under batches "

@@ -55,7 +55,7 @@ class Sought:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the strange rows prove."""
+    """What the unknown rows prove."""
 
     arrived_parts: tuple[str, ...] = ()
     resent_batches: tuple[str, ...] = ()
@@ -84,27 +84,27 @@ def look_up(
     *,
     buckets: int,
 ) -> Found:
-    """All gaps, those without strange rows too: an event that goes to two tables must have come to both."""
-    strange = {gap.table.name: gap for gap in gaps if gap.strange}
-    asked = [found for found in sought if found.table in strange]
+    """All gaps, those without unknown rows too: an event that goes to two tables must have come to both."""
+    unknown = {gap.table.name: gap for gap in gaps if gap.unknown}
+    asked = [found for found in sought if found.table in unknown]
     there: Counter[str] = Counter()
     live: Counter[str] = Counter()
     refused: dict[str, None] = {}
     for first, last in slices(sum(gap.strange_rows for gap in gaps), buckets):
         ids = {
-            name: read_strange_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets)
-            for name, gap in strange.items()
+            name: read_unknown_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets)
+            for name, gap in unknown.items()
         }
-        refused |= dict.fromkeys(_tell_apart(gaps, ids, index))
+        refused |= dict.fromkeys(_describe_ambiguous(gaps, ids, index))
         live.clear()
         for held in asked:
             try:
-                mine = _live_ids(store, held.loads, strange[held.table].table.id_column or "")
+                mine = _live_ids(store, held.loads, unknown[held.table].table.id_column or "")
             except CorruptFileError as error:
                 refused[f"whether the rows of {held.name} have come cannot be told: {error}"] = None
                 continue
             live[held.name] += len(mine)
-            there[held.name] += count_there(mine, ids[held.table])
+            there[held.name] += count_matching(mine, ids[held.table])
     return _judge(asked, there, live, tuple(refused))
 
 
@@ -127,7 +127,9 @@ def _judge(
     )
 
 
-def _tell_apart(gaps: Sequence[TableGap], ids: dict[str, Keys], index: Sequence[Keys]) -> Iterator[str]:
+def _describe_ambiguous(
+    gaps: Sequence[TableGap], ids: dict[str, Keys], index: Sequence[Keys]
+) -> Iterator[str]:
     """An event that goes to two tables must have come to both or to none: its id is remembered for both."""
     new = {name: _without(keys, index) for name, keys in ids.items()}
     none = sorted_keys([], [])
@@ -174,13 +176,13 @@ def write_segments(
     gaps: Sequence[TableGap],
     index: Sequence[Keys],
 ) -> Iterator[Segment]:
-    """The strange ids that the index does not have, for it."""
+    """The unknown ids that the index does not have, for it."""
     buckets = pipeline.identity.buckets
     for first, last in slices(sum(gap.strange_rows for gap in gaps), buckets):
         found = [
-            read_strange_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets)
+            read_unknown_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets)
             for gap in gaps
-            if gap.strange
+            if gap.unknown
         ]
         keys = _without(sorted_keys([keys.hi for keys in found], [keys.lo for keys in found]), index)
         if not len(keys):
@@ -219,7 +221,7 @@ def slices(rows: int, buckets: int) -> tuple[tuple[int, int], ...]:
     return tuple((at * width, (at + 1) * width - 1) for at in range(number))
 
 
-def read_strange_ids(
+def read_unknown_ids(
     client: Client, gap: TableGap, *, bucket_from: int = 0, bucket_to: int = 0, buckets: int = 1
 ) -> Keys:
     """The ids of rows whose batch the catalog does not know, sorted, each once."""
@@ -230,7 +232,7 @@ def read_strange_ids(
             gap.table.name,
             batch_column=gap.table.batch_column,
             id_column=gap.table.id_column or "",
-            batch_ids=gap.strange,
+            batch_ids=gap.unknown,
             first=bucket_from * width,
             last=min((bucket_to + 1) * width - 1, _ALL),
         )
@@ -253,5 +255,5 @@ def same_ids(one: Keys, other: Keys) -> bool:
     return np.array_equal(one.hi, other.hi) and np.array_equal(one.lo, other.lo)
 
 
-def count_there(live: Keys, strange: Keys) -> int:
-    return int(np.count_nonzero(find(strange, live.hi, live.lo) >= 0))
+def count_matching(live: Keys, unknown: Keys) -> int:
+    return int(np.count_nonzero(find(unknown, live.hi, live.lo) >= 0))

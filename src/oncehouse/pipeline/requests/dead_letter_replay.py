@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.dead_letters.edits import put_edits
+from oncehouse.pipeline.dead_letters.edits import apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, PARTITIONS, read_rows
@@ -50,7 +50,7 @@ def group_files(
         yield tuple(group)
 
 
-def read_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
+def read_dead_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
     tables = [read_rows(store, file, LETTER_SCHEMA.names).cast(LETTER_SCHEMA) for file in files]
     return pa.concat_tables(tables).unify_dictionaries() if tables else LETTER_SCHEMA.empty_table()
 
@@ -58,9 +58,9 @@ def read_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
 def replay(plan: ReplayPlan) -> TaskManifest:
     """The work of one replay task."""
     store = FileStore(plan.read.files_root)
-    letters = read_letters(store, plan.files)
+    letters = read_dead_letters(store, plan.files)
     if plan.edits:
-        letters, meant = put_edits(letters, [read_rows(store, file) for file in plan.edits])
+        letters, meant = apply_edits(letters, [read_rows(store, file) for file in plan.edits])
     else:
         meant = plan.selection.chosen(letters)
     topics = letters.column("topic").cast(pa.string())

@@ -39,11 +39,11 @@ from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.load.absence_proof import end_parked
 from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay
-from oncehouse.pipeline.requests.rekey import Rekeying
+from oncehouse.pipeline.requests.rekey import RekeyJob
 from oncehouse.pipeline.requests.table_refill import gone_batches, refill
 from oncehouse.pipeline.schema.discovery import learn_schemas
 from oncehouse.pipeline.schema.identity_guard import refuse_start, under_asked_rule, under_ledgers_rule
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _ASK_AGAIN_SECONDS = 1.0
 _MOST_TRIES = 20
 
 
-class Performer:
+class RequestHandler:
     """Performs requests for one holder of the ingest lease, and remembers how often each has failed."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Performer:
         self._tries: Counter[int] = Counter()
         self._next_look = 0.0
 
-    def know_merging_fields(self, found: Sequence[tuple[str, str]]) -> None:
+    def set_merging_fields(self, found: Sequence[tuple[str, str]]) -> None:
         if tuple(found) != self.pipeline.merging_fields:
             self.pipeline = self.pipeline.with_merging_fields(found)
 
@@ -105,7 +105,7 @@ class Performer:
             if self._tries[request.request] == 1:
                 self._say(f"Performing request {request.request}: {request.kind}.")
             try:
-                with naming_own_errors(self.pipeline.pipeline):
+                with translated_errors(self.pipeline.pipeline):
                     yield from _perform(self._spark, self.pipeline, self._catalog, self._token, request)
             except FencedError:
                 raise
@@ -118,7 +118,7 @@ class Performer:
             except (ConfigurationError, PermanentError) as error:
                 self._refuse(request, error)
 
-    def is_asked(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is anything to perform; cheap, and looked at without any lock."""
         return bool(self._asked()) or self._has_readable()
 
@@ -140,7 +140,7 @@ class Performer:
         own = self.pipeline.source.format
         return tuple(schema.schema for schema in list_schemas(self._catalog) if schema.format == own)
 
-    def decode_waiting(self) -> Iterator[Counts]:
+    def decode_waiting_records(self) -> Iterator[Counts]:
         """Decode what has waited for schemas that are known by now."""
         known = self._own_schemas()
         files = [
@@ -149,7 +149,7 @@ class Performer:
             if any(schema in found.reasons for schema in known)
         ]
         if files:
-            with naming_own_errors(self.pipeline.pipeline):
+            with translated_errors(self.pipeline.pipeline):
                 yield _try_again(
                     self._spark, self.pipeline, self._catalog, self._token, files, Selection(schemas=known)
                 )
@@ -161,7 +161,7 @@ class Performer:
             return
         self._say("Changing the ledger to the new identity rule; events wait meanwhile.")
         try:
-            with naming_own_errors(self.pipeline.pipeline):
+            with translated_errors(self.pipeline.pipeline):
                 self.finish_rekey(changing)
         except FencedError:
             raise
@@ -169,7 +169,7 @@ class Performer:
             self.refuse_rekey(request, error)
             raise
 
-    def begin_rekey(self, request: Request) -> Rekeying | None:
+    def begin_rekey(self, request: Request) -> RekeyJob | None:
         """None: the ledger has that rule already. Raises where this pipeline file cannot tell what the rule means."""
         wanted = under_asked_rule(self._file, self._catalog, request)
         if wanted is None:
@@ -180,11 +180,11 @@ class Performer:
                 self._catalog, self._token, request.request, "the ledger has this rule already"
             )
             return None
-        changing = Rekeying(self._spark, wanted, self._catalog, self._token, request=request.request)
+        changing = RekeyJob(self._spark, wanted, self._catalog, self._token, request=request.request)
         changing.forget_lost()
         return changing
 
-    def finish_rekey(self, changing: Rekeying, *, epoch_events: int | None = None) -> bool:
+    def finish_rekey(self, changing: RekeyJob, *, epoch_events: int | None = None) -> bool:
         """No epoch may be settled meanwhile; from then on they have the new rule. False: it is too early for it."""
         try:
             done = changing.finish(epoch_events=epoch_events)
@@ -198,7 +198,7 @@ class Performer:
         self._say(f"The ledger has the new identity rule: {done}.")
         return True
 
-    def _has_changed(self, changing: Rekeying) -> bool:
+    def _has_changed(self, changing: RekeyJob) -> bool:
         """What became of a change whose answer is missing: under the wrong rule nothing can be settled."""
         while True:
             try:

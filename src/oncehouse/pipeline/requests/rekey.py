@@ -35,7 +35,7 @@ from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
-from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section
+from oncehouse.pipeline.schema.identity_guard import format_section, identity_of
 from oncehouse.pipeline.schema.required_fields import reject_versions
 from oncehouse.pipeline.spark.tasks import run_tasks, run_tasks_on_half
 
@@ -112,7 +112,7 @@ class RekeyPlan:
     out: str
 
 
-class Rekeying:
+class RekeyJob:
     """One change of the rule, as the holder of the ingest lease performs it; `pipeline` has the new rule."""
 
     def __init__(
@@ -183,7 +183,7 @@ class Rekeying:
             self._token,
             self.identity,
             request=self.request,
-            rule=spell_section(self.pipeline),
+            rule=format_section(self.pipeline),
         )
         failpoints.reach("after changing the rule")
         return rekey.spell_change(change)

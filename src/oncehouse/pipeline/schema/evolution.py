@@ -25,7 +25,7 @@ from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
 from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.formats.json.new_fields import NewFields
-from oncehouse.pipeline.formats.schema_fields import fields_of, make_nullable, names_of_one
+from oncehouse.pipeline.formats.schema_fields import fields_of, linked_names, make_nullable
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table
@@ -76,11 +76,11 @@ def new_fields(
         if pipeline.source.format in {"avro", "protobuf"}
         else set()
     )
-    tied = names_of_one(schemas, pipeline.source)
+    tied = linked_names(schemas, pipeline.source)
     return {name: type_ for name, type_ in found.items() if not known & tied.get(name, {name})}
 
 
-def meet_new_fields(
+def learn_new_fields(
     pipeline: Pipeline, catalog: Catalog, token: int, noticed: Mapping[str, str | None]
 ) -> bool:
     """Do with new fields what the pipeline file says; whether there are more fields than before."""

@@ -39,7 +39,7 @@ def remembered(rule: Rule, types: Mapping[str, ColumnType], buckets: int) -> Ide
     return Identity(fingerprint=fingerprint(rule, types), buckets=buckets)
 
 
-def spell_section(pipeline: Pipeline) -> str:
+def format_section(pipeline: Pipeline) -> str:
     """What the pipeline file says of the rule, as the ledger keeps it."""
     said = pipeline.identity.model_dump(mode="json")
     return json.dumps({name: said[name] for name in _RULE})
@@ -98,4 +98,4 @@ def refuse_start(pipeline: str) -> ConfigurationError:
 def adopt(pipeline: Pipeline, catalog: Catalog) -> None:
     """Enter the pipeline into its ledger; a change that was asked for is left to the holder of the lease."""
     if pending_rekey(catalog) is None:
-        catalog.adopt(identity_of(pipeline, catalog), rule=spell_section(pipeline))
+        catalog.adopt(identity_of(pipeline, catalog), rule=format_section(pipeline))

@@ -22,12 +22,12 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
 from oncehouse.ledger.models import LearnedField, Schema
-from oncehouse.pipeline.formats.schema_fields import FieldFact, fields_of, make_nullable, names_of_one
+from oncehouse.pipeline.formats.schema_fields import FieldFact, fields_of, linked_names, make_nullable
 from oncehouse.pipeline.schema.discovery import known_schemas
 from oncehouse.pipeline.schema.evolution import new_fields, with_learned
 from oncehouse.pipeline.schema.identity_guard import identity_of
 from oncehouse.pipeline.schema.merging_fields import with_tables
-from oncehouse.pipeline.schema.required_fields import judge_versions
+from oncehouse.pipeline.schema.required_fields import check_versions
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts
@@ -69,7 +69,7 @@ def plan_fields(
     left_out = [field for field in learned if field.type is None]
     changes: list[FieldChange] = []
     before: dict[str, FieldFact] = {}
-    tied = names_of_one(schemas, pipeline.source)
+    tied = linked_names(schemas, pipeline.source)
     given = {name for schema in schemas for name, fact in fields_of(schema).items() if fact.has_default}
     for schema in schemas:
         facts = _under_known_names(fields_of(schema), now, tied)
@@ -202,7 +202,7 @@ def make_plan(pipeline: Pipeline, catalog: Catalog, schemas: Sequence[Schema]) -
 
 def demand_fields(pipeline: Pipeline, known: Sequence[Schema], planned: Sequence[Schema]) -> None:
     """Refuse planned versions without a field that ids or tables depend on."""
-    judged = judge_versions(pipeline, known, {schema.schema for schema in planned})
+    judged = check_versions(pipeline, known, {schema.schema for schema in planned})
     if found := [finding for finding in judged if finding.level is Level.ERROR]:
         lines = "\n".join(f"  {finding.what}\n    → {finding.advice}" for finding in found)
         raise ConfigurationError(

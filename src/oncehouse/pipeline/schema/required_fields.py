@@ -188,7 +188,7 @@ def identity_fields(pipeline: Pipeline, rule: Rule) -> tuple[tuple[str, ...], ..
 # -- before data moves ------------------------------------------------------------------------------------
 
 
-def judge_versions(
+def check_versions(
     pipeline: Pipeline, schemas: Sequence[Schema], only: Collection[str] | None = None
 ) -> Iterator[Finding]:
     """An error for each known version that lacks a required field, or for those of `only`; a warning for enums."""
@@ -196,7 +196,7 @@ def judge_versions(
     if not own:
         return
     rule = rule_of(pipeline, schemas)
-    yield from _judge_members(pipeline, own, rule)
+    yield from _check_members(pipeline, own, rule)
     unreadable_versions = find_unreadable(pipeline, own)
     for version, unreadable in unreadable_versions.items():
         if only is None or version in only:
@@ -217,7 +217,7 @@ def judge_versions(
         )
 
 
-def _judge_members(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) -> Iterator[Finding]:
+def _check_members(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) -> Iterator[Finding]:
     """A warning where versions rename a member of an enum that counts by its name."""
     if (section := pipeline.source.protobuf) is None:
         return

@@ -41,7 +41,7 @@ class OutsizeRecordError(OncehouseError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
+class CountedHandover:
     """Blocks that are not weighed."""
 
     rows: int
@@ -49,7 +49,7 @@ class Counted:
     """The most that a record may have, key and value together."""
 
 
-class Counting:
+class HandoverChooser:
     """Whether blocks may be counted in place of weighed, from epoch to epoch."""
 
     def __init__(self, spark_settings: Mapping[str, str]) -> None:
@@ -57,20 +57,20 @@ class Counting:
         self._allowed = SETTINGS.keys().isdisjoint(spark_settings)
         self._weighed = Turns(_MOST_EPOCHS)
 
-    def choose(self, record_bytes: float) -> Counted | None:
+    def choose(self, record_bytes: float) -> CountedHandover | None:
         """For records of this size on average, 0 where it is not known; None means by weight."""
         if self._weighed.passes() or not self._allowed or not 0 < record_bytes <= _SMALL_BYTES:
             return None
         rows = min(BLOCK_ROWS, int(BLOCK_BYTES / record_bytes))
-        return Counted(rows=rows, record_bytes=_OUTSIZE * BLOCK_BYTES // rows)
+        return CountedHandover(rows=rows, record_bytes=_OUTSIZE * BLOCK_BYTES // rows)
 
     def found_outsize(self) -> None:
         """Weigh for some epochs, and for longer each time: where sizes differ so much they may go on to."""
         self._weighed.fail()
 
 
-def hand_over(records: DataFrame, counted: Counted | None) -> DataFrame:
-    """The records as `demand_usual` takes them in a worker, in a job inside of `cutting`."""
+def hand_to_workers(records: DataFrame, counted: CountedHandover | None) -> DataFrame:
+    """The records as `require_usual_size` takes them in a worker, in a job inside of `cutting`."""
     from pyspark.sql import functions as f
 
     if counted is None:
@@ -86,7 +86,7 @@ def hand_over(records: DataFrame, counted: Counted | None) -> DataFrame:
 
 
 @contextmanager
-def cutting(spark: SparkSession, counted: Counted | None) -> Iterator[None]:
+def cutting(spark: SparkSession, counted: CountedHandover | None) -> Iterator[None]:
     """Around a job that hands records over; by weight it is as the session says, which may be the user's word."""
     if counted is None:
         yield
@@ -101,7 +101,7 @@ def cutting(spark: SparkSession, counted: Counted | None) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def demand_usual(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def require_usual_size(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Raise OutsizeRecordError where a record is missing."""
     for block in blocks:
         if block.num_rows and pc.min(block.column("source")).as_py() == _OUTSIZE_SOURCE:

@@ -24,7 +24,7 @@ from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.spark import version_check
-from oncehouse.pipeline.spark.job_errors import naming_own_errors, revive
+from oncehouse.pipeline.spark.job_errors import rebuild_error, translated_errors
 from oncehouse.pipeline.spark.master_check import is_local
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def choose_python(pipeline: Pipeline) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
+class ExecutorProbe:
     """What a task saw of the ledger's files."""
 
     host: str
@@ -93,7 +93,7 @@ def await_executors(
     asked = "`spark.executor.memory`, `spark.executor.cores` and, on Kubernetes, the image"
     began, told = time.monotonic(), False
     while not stop.is_set():
-        with naming_own_errors(pipeline.pipeline):
+        with translated_errors(pipeline.pipeline):
             if count_executors(spark):
                 return
         waited = time.monotonic() - began
@@ -131,7 +131,7 @@ def check_executors(spark: SparkSession, pipeline: Pipeline) -> None:
         store.delete(path)
     for glance in found:
         if glance.problem is not None:
-            raise ConfigurationError(tell_unseen(pipeline, glance))
+            raise ConfigurationError(describe_unseen(pipeline, glance))
 
 
 def explain_failure(pipeline: str, text: str) -> OncehouseError:
@@ -145,19 +145,19 @@ def explain_failure(pipeline: str, text: str) -> OncehouseError:
         )
     if missing := _NO_MODULE.search(text):
         return ConfigurationError(f"{where} has no {missing[1]} in its Python. {version_check.BUNDLE_ADVICE}")
-    return revive(pipeline, text)
+    return rebuild_error(pipeline, text)
 
 
-def _look(root: str, path: str) -> Glance:
+def _look(root: str, path: str) -> ExecutorProbe:
     host = socket.gethostname()
     try:
         seen = FileStore(root).read_bytes(path) == path.encode()
     except OncehouseError as error:
-        return Glance(host=host, problem=str(error))
-    return Glance(host=host, problem=None if seen else "it holds something else")
+        return ExecutorProbe(host=host, problem=str(error))
+    return ExecutorProbe(host=host, problem=None if seen else "it holds something else")
 
 
-def tell_unseen(pipeline: Pipeline, glance: Glance) -> str:
+def describe_unseen(pipeline: Pipeline, glance: ExecutorProbe) -> str:
     """What is wrong with the ledger's files as an executor sees them. Pure."""
     root = hide_credentials(pipeline.ledger.files)
     advice = (

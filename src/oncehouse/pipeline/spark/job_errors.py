@@ -31,7 +31,7 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 
 @contextmanager
-def naming_own_errors(pipeline: str) -> Iterator[None]:
+def translated_errors(pipeline: str) -> Iterator[None]:
     """Around a Spark job: whatever ends it comes out as an error of ours."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -39,15 +39,15 @@ def naming_own_errors(pipeline: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        raise revive(pipeline, str(error)) from error
+        raise rebuild_error(pipeline, str(error)) from error
     except OSError as error:
         # PySpark puts what it hands to Java into files of its own.
         if error.errno in NO_SPACE:
-            raise revive(pipeline, str(error)) from error
+            raise rebuild_error(pipeline, str(error)) from error
         raise
 
 
-def revive(pipeline: str, text: str) -> OncehouseError:
+def rebuild_error(pipeline: str, text: str) -> OncehouseError:
     """The error of ours that a job's text names, or what Spark's own words mean; anything else may pass."""
     found = _OURS.search(text)
     kind = getattr(errors, found[1], None) if found else None

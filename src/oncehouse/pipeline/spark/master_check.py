@@ -25,7 +25,7 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def demand_master(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> None:
+def require_master(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> None:
     """Raise where it can be told without Spark that there is nobody to ask for executors."""
     asked = pipeline.spark.master
     if asked == "yarn" and not any(environment.get(name) for name in _HADOOP_FOLDERS):

@@ -33,8 +33,8 @@ from oncehouse.pipeline.spark.executors import (
     choose_python,
     executor_settings,
 )
-from oncehouse.pipeline.spark.job_errors import find_reason, is_full, naming_own_errors, revive
-from oncehouse.pipeline.spark.master_check import demand_master, is_local
+from oncehouse.pipeline.spark.job_errors import find_reason, is_full, rebuild_error, translated_errors
+from oncehouse.pipeline.spark.master_check import is_local, require_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def open_session(
 
     A cluster's executors are waited for and looked at, unless `stop` is set meanwhile.
     """
-    demand_master(pipeline)
+    require_master(pipeline)
     _set_environment(pipeline)
     spark = _start(pipeline, jars)
     if is_local(pipeline.spark.master):
@@ -132,14 +132,14 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
     for name, value in settings.items():
         if name not in secrets:
             builder = builder.config(name, value)
-    with naming_own_errors(pipeline.pipeline):
+    with translated_errors(pipeline.pipeline):
         log = _log_path(pipeline)
     try:
         with _stderr_to(log), _secrets_by_file(secrets, log.parent), private_by_default():
             return builder.getOrCreate()
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
         if is_full(str(error)):
-            raise revive(pipeline.pipeline, str(error)) from error
+            raise rebuild_error(pipeline.pipeline, str(error)) from error
         raise ConfigurationError(
             f"Spark does not start with master {pipeline.spark.master!r}: {find_reason(str(error))}. Java 17 or 21 is "
             f"needed. What Spark said is in {log}."

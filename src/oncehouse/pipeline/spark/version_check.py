@@ -72,7 +72,7 @@ def find_differences(driver: Mapping[str, str], worker: Mapping[str, str]) -> li
     ]
 
 
-def demand_driver_versions() -> None:
+def require_driver_versions() -> None:
     """On an executor: raise ConfigurationError unless it runs what the driver runs.
 
     A driver that tells nothing is on this very machine.

@@ -14,7 +14,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from oncehouse.pipeline.spark.version_check import demand_driver_versions
+from oncehouse.pipeline.spark.version_check import require_driver_versions
 
 # Arrow's allocator gives memory back that was free for so long.
 _KEPT_MS = 10_000
@@ -26,7 +26,7 @@ _GLIBC = {
 }
 
 
-def leave_archives_out() -> None:
+def remove_pyspark_archives() -> None:
     """Take the archives of PySpark's own folder off the path where that folder itself can be imported from.
 
     Spark puts them first on the path. Of each package that was imported from an archive the whole list of its
@@ -65,9 +65,9 @@ def keep_memory() -> None:
 
 
 def run_daemon() -> None:
-    leave_archives_out()
+    remove_pyspark_archives()
     keep_memory()
-    demand_driver_versions()
+    require_driver_versions()
     import pyarrow.compute
     import pyarrow.json
     import pyarrow.parquet  # noqa: F401

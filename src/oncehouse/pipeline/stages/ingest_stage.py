@@ -25,20 +25,20 @@ from oncehouse.ledger.catalog import rekey, requests
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline.dedup.index_compaction import compact
 from oncehouse.pipeline.ingest.backpressure import BackpressureGate
-from oncehouse.pipeline.requests.handler import Performer
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.requests.handler import RequestHandler
+from oncehouse.pipeline.spark.job_errors import translated_errors
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.pipeline.requests.rekey import Rekeying
-    from oncehouse.pipeline.stages.supervisor import Stages
+    from oncehouse.pipeline.requests.rekey import RekeyJob
+    from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 _log = logging.getLogger("oncehouse.pipeline")
 
 _COMPACT_SECONDS = 2.0
 
 
-class Ingesting(Protocol):
+class IngestStage(Protocol):
     """A source of epochs as a run sees it."""
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
@@ -48,10 +48,10 @@ class Ingesting(Protocol):
         """Merge small segments beside the epochs, until `stop` is set. Runs on a thread of its own."""
 
 
-class Deciding:
+class IngestLeaseHolder:
     """Holds the ingest lease."""
 
-    def __init__(self, stages: Stages, lease: Lease | None = None) -> None:
+    def __init__(self, stages: StageSupervisor, lease: Lease | None = None) -> None:
         """`lease`: another than the one that the stages hold for as long as they run."""
         self._stages = stages
         self._spark = stages.spark
@@ -61,11 +61,11 @@ class Deciding:
         self._say = stages.say
         self._gate = BackpressureGate(stages.pipeline, self._catalog, self._lease, report=self._say)
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
-        self._deciding = threading.Lock()
+        self._epoch_lock = threading.Lock()
         # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
         self._filing = stages.filing
         self._stop = stages.stop
-        self._performer = Performer(
+        self._handler = RequestHandler(
             self._spark,
             stages.pipeline,
             self._catalog,
@@ -73,17 +73,17 @@ class Deciding:
             say=self._say,
             is_over=self._is_over,
         )
-        self._changing: Rekeying | None = None
+        self._changing: RekeyJob | None = None
         self._is_tidy = False
 
     @property
     def _pipeline(self) -> Pipeline:
         """Under the identity rule that holds."""
-        return self._performer.pipeline
+        return self._handler.pipeline
 
     def _take_up_tables(self) -> None:
         """Before an epoch or request: tables that were away at the start may have been seen since."""
-        self._performer.know_merging_fields(self._stages.pipeline.merging_fields)
+        self._handler.set_merging_fields(self._stages.pipeline.merging_fields)
 
     def _is_over(self) -> bool:
         """Whether nothing is to be waited for any more."""
@@ -91,11 +91,11 @@ class Deciding:
 
     def _perform_requests(self) -> None:
         # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.
-        if not self._performer.is_asked():
+        if not self._handler.has_work():
             return
-        with self._deciding, self._filing:
+        with self._epoch_lock, self._filing:
             self._take_up_tables()
-            for counts in chain(self._performer.perform(), self._performer.decode_waiting()):
+            for counts in chain(self._handler.perform(), self._handler.decode_waiting_records()):
                 self._on_epoch(counts)
 
     def keep_compact(self, stop: threading.Event) -> None:
@@ -103,8 +103,8 @@ class Deciding:
         told, preparing = "", False
         while not stop.wait(0.0 if preparing else _COMPACT_SECONDS):
             try:
-                with naming_own_errors(self._pipeline.pipeline):
-                    preparing = not self._performer.rekeys and self._change_rule()
+                with translated_errors(self._pipeline.pipeline):
+                    preparing = not self._handler.rekeys and self._change_rule()
                     with self._filing:
                         compact(self._spark, self._pipeline, self._catalog, self._lease.token)
                 told = ""
@@ -125,13 +125,13 @@ class Deciding:
             return False
         if self._changing is None or self._changing.request != request.request:
             # Raises where this process lacks what the rule needs: then it must not go on, and the request stays.
-            self._changing = self._performer.begin_rekey(request)
+            self._changing = self._handler.begin_rekey(request)
             if self._changing is None:
                 return False
             self._say("Preparing the new identity rule while events come in under the old one.")
         try:
             # Named here and not only further out: what a task refuses is to be told apart from what may pass.
-            with naming_own_errors(self._pipeline.pipeline):
+            with translated_errors(self._pipeline.pipeline):
                 return self._prepare_rule(self._changing)
         except (FencedError, TransientError):
             raise
@@ -139,18 +139,18 @@ class Deciding:
             if self._is_passing(self._changing, error):
                 return True
             self._changing = None
-            self._performer.refuse_rekey(request, error)
-            if not self._performer.has_its_rule:
+            self._handler.refuse_rekey(request, error)
+            if not self._handler.has_its_rule:
                 raise  # started with a file whose rule the ledger will not get
             return False
 
-    def _prepare_rule(self, changing: Rekeying) -> bool:
+    def _prepare_rule(self, changing: RekeyJob) -> bool:
         if not changing.prepare_round():
             return True
-        with self._deciding:
+        with self._epoch_lock:
             since = time.monotonic()
             # An epoch may have been under way. Where more has come than that, rounds go on: the pause is bounded.
-            if not self._performer.finish_rekey(changing, epoch_events=self._pipeline.epoch.max_rows):
+            if not self._handler.finish_rekey(changing, epoch_events=self._pipeline.epoch.max_rows):
                 return True
             self._on_rule_changed()
             paused = round(time.monotonic() - since, 3)
@@ -163,7 +163,7 @@ class Deciding:
     def _on_rule_changed(self) -> None:
         """Before the next epoch begins, for whoever has to start again under another rule."""
 
-    def _is_passing(self, changing: Rekeying, error: Exception) -> bool:
+    def _is_passing(self, changing: RekeyJob, error: Exception) -> bool:
         """Whether somebody took the request back, or retention dropped key files while they were read."""
         now = requests.open_rekey(self._catalog)
         if now is None or now.request != changing.request:

@@ -41,17 +41,17 @@ from oncehouse.pipeline.ingest.log_history import StaleLeaders
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.progress import StreamProgress
 from oncehouse.pipeline.schema.identity_guard import under_ledgers_rule
-from oncehouse.pipeline.spark.arrow_batches import Counting
-from oncehouse.pipeline.spark.job_errors import naming_own_errors, revive
+from oncehouse.pipeline.spark.arrow_batches import HandoverChooser
+from oncehouse.pipeline.spark.job_errors import rebuild_error, translated_errors
 from oncehouse.pipeline.spark.session import scratch_folder
-from oncehouse.pipeline.stages.ingest_stage import Deciding
+from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from oncehouse.pipeline.ingest.record_sizes import RecordSizes
-    from oncehouse.pipeline.stages.supervisor import Stages
+    from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 _log = logging.getLogger("oncehouse.pipeline")
 
@@ -59,14 +59,14 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
 
 
-class Ingest(Deciding):
+class KafkaIngestStage(IngestLeaseHolder):
     """Runs on the thread that calls `run`; epochs are settled on Spark's own callback thread."""
 
-    def __init__(self, stages: Stages, topics: Topics, sizes: RecordSizes) -> None:
+    def __init__(self, stages: StageSupervisor, topics: Topics, sizes: RecordSizes) -> None:
         super().__init__(stages)
         self._topics = topics
         self._stale_leaders = StaleLeaders()
-        self._tell_stream = stages.report.tell_stream
+        self._tell_stream = stages.report.set_stream
         self._settled = False
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
@@ -77,13 +77,13 @@ class Ingest(Deciding):
         # Set when the stream has to start again with another bound, or with headers; no epoch begins before that.
         self._resizing = threading.Event()
         self._has_headers = False
-        self._counting = Counting(self._pipeline.spark.settings)
+        self._counting = HandoverChooser(self._pipeline.spark.settings)
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
         failures, told = 0, ""
         # Events wait for a new rule only where the old one is not known, or where nothing goes on anyway.
-        self._performer.rekeys = once or under_ledgers_rule(self._pipeline, self._catalog) is None
+        self._handler.rekeys = once or under_ledgers_rule(self._pipeline, self._catalog) is None
         while not stop.is_set():
             self._settled = False
             try:
@@ -111,7 +111,7 @@ class Ingest(Deciding):
             return
         starting = self._starting_positions()
         self._demand_current()
-        with naming_own_errors(self._pipeline.pipeline):
+        with translated_errors(self._pipeline.pipeline):
             checkpoint = self._new_checkpoint()
             query = self._start(starting, checkpoint, once=once)
         try:
@@ -126,7 +126,7 @@ class Ingest(Deciding):
             shutil.rmtree(checkpoint, ignore_errors=True)
         failure = self._failure
         if failure is None and error is not None:
-            failure = revive(self._pipeline.pipeline, str(error))
+            failure = rebuild_error(self._pipeline.pipeline, str(error))
         if isinstance(failure, DataLossError):
             # Spark says that records are gone, in words of its own; whoever asks Kafka can say which.
             self._starting_positions()
@@ -183,11 +183,11 @@ class Ingest(Deciding):
                 while not self._stopping.is_set():
                     if self._resizing.is_set():
                         self._stopping.wait()
-                    elif self._deciding.acquire(timeout=0.1):
+                    elif self._epoch_lock.acquire(timeout=0.1):
                         try:
                             self._settle(frame, number, checkpoint, starting)
                         finally:
-                            self._deciding.release()
+                            self._epoch_lock.release()
                         return
             except OncehouseError as error:
                 # Spark ships only the text of what its callback raises; the error itself is kept here.
@@ -209,7 +209,7 @@ class Ingest(Deciding):
             return
         started = time.monotonic()
         self._take_up_tables()
-        with naming_own_errors(self._pipeline.pipeline):
+        with translated_errors(self._pipeline.pipeline):
             counts = settle(
                 self._spark,
                 self._pipeline,
@@ -260,7 +260,7 @@ class Ingest(Deciding):
     def _end(self, query: StreamingQuery) -> None:
         self._stopping.set()
         if query.isActive:
-            with self._deciding:
+            with self._epoch_lock:
                 query.stop()
 
 

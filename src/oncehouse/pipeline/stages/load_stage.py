@@ -26,7 +26,7 @@ from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Batch, BatchStatus, Lease, Part
-from oncehouse.pipeline.checks.preflight import demand_tables, read_tables
+from oncehouse.pipeline.checks.preflight import read_tables, require_tables
 from oncehouse.pipeline.load.batch_planner import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
 from oncehouse.pipeline.load.insert_rate import TableRates
 from oncehouse.pipeline.load.insert_task import AttemptResult, load
@@ -113,7 +113,7 @@ class LoadStage:
         if self._tables_unseen:
             if self._is_away():
                 return True
-            demand_tables(self._pipeline, self._catalog)
+            require_tables(self._pipeline, self._catalog)
             self._tables_unseen = False
         now = self._catalog.now()
         known = batches.list_batches(self._catalog, statuses=(*batches.WAITING, BatchStatus.PARKED))

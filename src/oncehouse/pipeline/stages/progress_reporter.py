@@ -25,7 +25,7 @@ class RunResult:
     """Requests that were refused during this run."""
 
 
-class Report:
+class ProgressReporter:
     """Counts what has been done since the start, for whoever looks on."""
 
     def __init__(self, catalog: Catalog, topics: Topics | None, listen: Callable[[Progress], None]) -> None:
@@ -53,11 +53,11 @@ class Report:
         with self._lock:
             self._rows += rows
 
-    def tell_share(self, done: int, total: int) -> None:
+    def set_done_share(self, done: int, total: int) -> None:
         """How much of what has an end is settled."""
         self._share = done / total if total else 1.0
 
-    def tell_stream(self, stream: StreamProgress | None) -> None:
+    def set_stream(self, stream: StreamProgress | None) -> None:
         """What Spark says of its stream."""
         self._stream = stream
 

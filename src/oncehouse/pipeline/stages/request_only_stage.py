@@ -15,16 +15,16 @@ from oncehouse.ledger.lease_holder import describe_holder
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import demand_current, take_lease
-from oncehouse.pipeline.stages.ingest_stage import Deciding
+from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 
 if TYPE_CHECKING:
-    from oncehouse.pipeline.stages.supervisor import Stages
+    from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
 _LOOK_SECONDS = 1.0
 
 
-class Tending:
-    def __init__(self, stages: Stages) -> None:
+class RequestOnlyStage:
+    def __init__(self, stages: StageSupervisor) -> None:
         self._stages = stages
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
@@ -67,6 +67,6 @@ class Tending:
             raise lost[0]
 
 
-class _Requests(Deciding):
+class _Requests(IngestLeaseHolder):
     def perform(self) -> None:
         self._perform_requests()

@@ -31,7 +31,7 @@ _LAST_ID = (1 << 64) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class SourceSnapshot:
     clock_ms: int
     """ClickHouse's time, before the ends were read."""
     ends: Positions
@@ -40,13 +40,13 @@ class Reading:
     """All of it stands in epochs before this one; None: not all of it is settled yet."""
 
 
-class Readings:
+class SourceSnapshots:
     """Ends of Kafka that were seen, and when all before them has arrived. Pure."""
 
     def __init__(self) -> None:
-        self._kept: list[Reading] = []
+        self._kept: list[SourceSnapshot] = []
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: SourceSnapshot) -> None:
         """The oldest of those that are not settled stays, however long the rest takes."""
         if len(self._kept) >= _MOST_READINGS:
             settled = [one for one in self._kept if one.settled_before is not None]
@@ -84,7 +84,7 @@ def _is_settled(ends: Positions, positions: Mapping[tuple[str, int], int]) -> bo
     return all(positions.get(partition, 0) >= end for partition, end in ends.items())
 
 
-class Declaring:
+class ProgressDeclarer:
     """Keeps the declarations of a pipeline's tables going, on a thread of its own."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Declaring:
         self._catalog = catalog
         self._topics = topics
         self._say = say
-        self._readings = Readings()
+        self._readings = SourceSnapshots()
         self._told = ""
         self._due = dict.fromkeys((name for name, _ in self._declared), -math.inf)
 
@@ -124,7 +124,7 @@ class Declaring:
                 self._say(f"How far tables have come cannot be declared to the etl scheduler: {what}")
             self._told = what
 
-    def _read(self) -> Reading:
+    def _read(self) -> SourceSnapshot:
         clock_ms = math.floor(self._client.now() * 1000)
         facts = self._topics.describe()
         partitions = [
@@ -132,7 +132,7 @@ class Declaring:
         ]
         ends = self._topics.latest(partitions)
         empty = self._topics.earliest(ends)
-        return Reading(
+        return SourceSnapshot(
             clock_ms=clock_ms,
             # A partition that nobody has written to, or whose records are all gone, has nothing to settle.
             ends={partition: end for partition, end in ends.items() if end > empty[partition]},
@@ -183,6 +183,6 @@ def write_declaration(client: Client, declare: Declare, time_ms: int, consumer: 
     )
 
 
-def declares(pipeline: Pipeline) -> Sequence[str]:
+def declared_tables(pipeline: Pipeline) -> Sequence[str]:
     """Tables of which it is declared how far they have come."""
     return [table.name for table in pipeline.tables if table.declare is not None]

@@ -21,15 +21,15 @@ from oncehouse.ledger.lease_holder import describe_holder
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import demand_current, take_lease
-from oncehouse.pipeline.checks.preflight import know_tables_if_there
+from oncehouse.pipeline.checks.preflight import with_merging_fields_if_up
 from oncehouse.pipeline.ingest.kafka_source import Topics
 from oncehouse.pipeline.maintenance.retention import retain
-from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.session import close_session, has_ended, name_lost_java, open_session
-from oncehouse.pipeline.stages.ingest_stage import Ingesting
+from oncehouse.pipeline.stages.ingest_stage import IngestStage
 from oncehouse.pipeline.stages.load_stage import LoadStage
-from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
-from oncehouse.pipeline.stages.source_progress import Declaring, declares
+from oncehouse.pipeline.stages.progress_reporter import ProgressReporter, RunResult
+from oncehouse.pipeline.stages.source_progress import ProgressDeclarer, declared_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,13 +45,13 @@ _LAST_DECLARATION_SECONDS = 5.0
 _ROUNDS_A_SWEEP = 10
 
 
-class Stages:
+class StageSupervisor:
     def __init__(
         self,
         pipeline: Pipeline,
         catalog: Catalog,
-        report: Report,
-        make_ingest: Callable[[Stages], Ingesting],
+        report: ProgressReporter,
+        make_ingest: Callable[[StageSupervisor], IngestStage],
         *,
         stages: Sequence[Stage] = tuple(Stage),
         stop: threading.Event,
@@ -142,9 +142,9 @@ class Stages:
     def _declare(self, loaded: threading.Event) -> list[threading.Thread]:
         """Beside the loads: how far tables have come, for the etl scheduler. Ends after the last of them."""
         kafka = self.pipeline.source.kafka
-        if Stage.LOAD not in self.leases or kafka is None or not declares(self.pipeline):
+        if Stage.LOAD not in self.leases or kafka is None or not declared_tables(self.pipeline):
             return []
-        declaring = Declaring(self.pipeline, self.catalog, Topics(kafka), say=self.say)
+        declaring = ProgressDeclarer(self.pipeline, self.catalog, Topics(kafka), say=self.say)
         return [self._thread("declare", lambda: declaring.run(loaded))]
 
     def _raise_failure(self) -> None:
@@ -163,7 +163,7 @@ class Stages:
         Whoever loads looks for itself, and may be another process.
         """
         while not self.stop.wait(_TABLES_SECONDS):
-            if (known := know_tables_if_there(self.pipeline)) is not None:
+            if (known := with_merging_fields_if_up(self.pipeline)) is not None:
                 self.pipeline = known
                 return
 
@@ -242,7 +242,7 @@ class Stages:
         while not self.stop.is_set() or (rounds == 0 and self._failure is None):
             try:
                 told = told or self._tell_of_jump()
-                with self.filing, naming_own_errors(self.pipeline.pipeline):
+                with self.filing, translated_errors(self.pipeline.pipeline):
                     retain(
                         self.pipeline,
                         self.catalog,

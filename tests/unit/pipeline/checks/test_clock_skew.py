@@ -4,7 +4,7 @@ import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.pipeline.checks import clock_skew
-from oncehouse.pipeline.checks.clock_skew import ClockReading, judge_clocks, read_clocks
+from oncehouse.pipeline.checks.clock_skew import ClockReading, check_clocks, read_clocks
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from oncehouse.pipeline.checks.clock_skew import ClockReading, judge_clocks, rea
 )
 def test_a_difference_is_judged_less_what_asking_took(ahead, within, level):
     reading = ClockReading(ahead_seconds=ahead, within_seconds=within)
-    (finding,) = judge_clocks({"ClickHouse": reading}, most_seconds=60.0)
+    (finding,) = check_clocks({"ClickHouse": reading}, most_seconds=60.0)
     assert finding.level is level
     assert "max_clock_difference" in finding.what
     assert ("behind" in finding.what) == (ahead < 0)

@@ -13,7 +13,7 @@ from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import TransientError
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline.checks import preflight
-from oncehouse.pipeline.checks.preflight import demand_ready, open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog, require_ready
 from oncehouse.pipeline.stages import kafka_stream, supervisor
 
 
@@ -45,15 +45,15 @@ def test_a_pipeline_that_has_never_run_waits_for_clickhouse_though_others_share_
     pipeline, catalog
 ):
     with pytest.raises(TransientError, match="does not answer"):
-        demand_ready(pipeline, catalog, None, may_wait=True)
+        require_ready(pipeline, catalog, None, may_wait=True)
 
 
 def test_a_pipeline_that_has_run_need_not_find_clickhouse_where_it_may_wait(pipeline, catalog, monkeypatch):
     monkeypatch.setattr(preflight, "check_rule", lambda *_: None)
     catalog.adopt(IDENTITY)
-    assert not demand_ready(pipeline, catalog, None, may_wait=True)
+    assert not require_ready(pipeline, catalog, None, may_wait=True)
     with pytest.raises(TransientError, match="does not answer"):
-        demand_ready(pipeline, catalog, None)
+        require_ready(pipeline, catalog, None)
 
 
 MERGING = TableFacts(
@@ -74,7 +74,7 @@ MERGING = TableFacts(
 
 @pytest.fixture
 def running(pipeline, catalog, monkeypatch):
-    """Stages of a process that found no ClickHouse; it comes back, first without the table."""
+    """StageSupervisor of a process that found no ClickHouse; it comes back, first without the table."""
 
     answers = iter([False, True, True, True])
     looks = iter([None, {}, {"shop.events": MERGING}])
@@ -87,10 +87,10 @@ def running(pipeline, catalog, monkeypatch):
     monkeypatch.setattr(preflight, "connect", lambda _: SimpleNamespace(answers=lambda: next(answers)))
     monkeypatch.setattr(preflight, "read_tables", look)
     monkeypatch.setattr(supervisor, "_TABLES_SECONDS", 0.001)
-    made = supervisor.Stages(
+    made = supervisor.StageSupervisor(
         pipeline,
         catalog,
-        SimpleNamespace(add_epoch=lambda _: None, tell_stream=None),
+        SimpleNamespace(add_epoch=lambda _: None, set_stream=None),
         None,
         stop=threading.Event(),
         say=lambda _: None,
@@ -105,7 +105,7 @@ def running(pipeline, catalog, monkeypatch):
 
 @pytest.mark.parametrize("way", ["an epoch", "a request"])
 def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(running, monkeypatch, way):
-    ingest = kafka_stream.Ingest(running, None, None)
+    ingest = kafka_stream.KafkaIngestStage(running, None, None)
     settled, performed = [], []
     monkeypatch.setattr(kafka_stream, "read_ranges", lambda *_: (SimpleNamespace(start=0, end=1),))
     monkeypatch.setattr(
@@ -113,12 +113,10 @@ def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(ru
     )
     monkeypatch.setattr(ingest, "_topic_ids", {}, raising=False)
     monkeypatch.setattr(ingest, "_log", SimpleNamespace(confirm=None), raising=False)
-    performer = ingest._performer
-    monkeypatch.setattr(performer, "is_asked", lambda: True)
-    monkeypatch.setattr(performer, "decode_waiting", lambda: ())
-    monkeypatch.setattr(
-        performer, "perform", lambda: performed.append(performer.pipeline.merging_fields) or ()
-    )
+    handler = ingest._handler
+    monkeypatch.setattr(handler, "has_work", lambda: True)
+    monkeypatch.setattr(handler, "decode_waiting_records", lambda: ())
+    monkeypatch.setattr(handler, "perform", lambda: performed.append(handler.pipeline.merging_fields) or ())
 
     def go_on():
         if way == "an epoch":

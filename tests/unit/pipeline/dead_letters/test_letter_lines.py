@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition, read_lines, write_line
+from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition, Edit, read_lines, write_line
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ def letter(**changes):
 def test_a_letter_comes_back_with_its_bytes(value, key):
     line = write_line(letter(value=value, key=key))
     assert "\n" not in line
-    position = LetterPosition(topic="events", partition=1, offset=2, row=3)
+    position = DeadLetterPosition(topic="events", partition=1, offset=2, row=3)
     assert list(read_lines([line])) == [Edit(position=position, value=value)]
 
 

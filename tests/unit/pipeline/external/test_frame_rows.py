@@ -19,7 +19,7 @@ from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.read_task import ReadTask
-from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, read_letters, replay
+from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, read_dead_letters, replay
 from plan_examples import make_read_plan
 
 TOPIC = "frame:fill"
@@ -49,7 +49,7 @@ def test_a_misfit_is_a_letter_of_text_that_becomes_a_row_once_its_field_takes_it
     store = FileStore(str(tmp_path))
     done = read(make_plan(tmp_path), [1, 300, 2, None])
     assert (done.read, done.chunks[0].events) == (4, 2)
-    letters = read_letters(store, [done.letters[0].file]).to_pylist()
+    letters = read_dead_letters(store, [done.letters[0].file]).to_pylist()
     assert [(one["topic"], one["partition"], one["offset"]) for one in letters] == [
         (TOPIC, 3, 71),
         (TOPIC, 3, 73),

@@ -57,10 +57,10 @@ def started(monkeypatch):
         raise ConfigurationError("far enough")
 
     monkeypatch.setattr(preflight, "read_tables", lambda _: {"shop.events": MERGING})
-    monkeypatch.setattr(startup, "demand_ready", lambda *_, **__: True)
+    monkeypatch.setattr(startup, "require_ready", lambda *_, **__: True)
     monkeypatch.setattr(startup, "adopt", lambda *_: None)
     for module in (file_import, run, sink):
-        monkeypatch.setattr(module, "Stages", make)
+        monkeypatch.setattr(module, "StageSupervisor", make)
     return found
 
 

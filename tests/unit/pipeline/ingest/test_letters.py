@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.dead_letters.edits import EDIT_SCHEMA, put_edits
+from oncehouse.pipeline.dead_letters.edits import EDIT_SCHEMA, apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
-from oncehouse.pipeline.dead_letters.reader import find_letters, may_hold
+from oncehouse.pipeline.dead_letters.reader import find_dead_letters, may_hold
 from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.ingest.dead_letter_writer import LetterWriter
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
-from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, read_letters, replay
+from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, read_dead_letters, replay
 from plan_examples import make_read_plan
 
 PLACES = [("a", 0, 1), ("a", 0, 2), ("a", 1, 1), ("b", 0, 1), ("a/0", 1, 2)]
@@ -122,7 +122,7 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
     assert (manifest.read, sum(chunk.events for chunk in manifest.chunks)) == (4, 2)
     assert manifest.chunks[0].first == (0, 9), "in Kafka's order, whatever the order of the letters"
     (letters,) = manifest.letters
-    kept = read_letters(store, [letters.file]).to_pylist()
+    kept = read_dead_letters(store, [letters.file]).to_pylist()
     assert [(row["topic"], row["offset"], row["reason"]) for row in kept] == [
         ("a", 3, "not_json"),
         ("gone", 1, "wrong_type"),
@@ -131,7 +131,7 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
 
 
 def test_no_files_are_no_letters(tmp_path):
-    assert read_letters(FileStore(str(tmp_path)), []).num_rows == 0
+    assert read_dead_letters(FileStore(str(tmp_path)), []).num_rows == 0
 
 
 def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_path):
@@ -144,7 +144,7 @@ def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_pat
     assert [found.rows for found in written] == [10, 10, 5]
     assert written[0].reasons == {"not_json": 8, "empty": 2}
     assert len({found.file.path for found in written}) == 3
-    assert read_letters(store, [found.file for found in written]).column("offset").to_pylist() == list(
+    assert read_dead_letters(store, [found.file for found in written]).column("offset").to_pylist() == list(
         range(25)
     )
 
@@ -189,7 +189,7 @@ def test_only_row_groups_that_may_hold_what_is_asked_for_are_read(selection, gro
     store, file = long_file
     with pq.ParquetFile(store.local(file)) as opened:
         assert len(selection.find_groups(opened.metadata)) == groups
-    letters = [row for part in find_letters(store, file, selection) for row in part.rows.tolist()]
+    letters = [row for part in find_dead_letters(store, file, selection) for row in part.rows.tolist()]
     assert len(letters) == found
     assert letters == sorted(letters)
     assert may_hold(store, file, selection) == (groups > 0)
@@ -197,9 +197,9 @@ def test_only_row_groups_that_may_hold_what_is_asked_for_are_read(selection, gro
 
 def test_newest_letters_come_first_and_only_those_before_a_row(long_file):
     store, file = long_file
-    first = next(find_letters(store, file, Selection(), newest_first=True))
+    first = next(find_dead_letters(store, file, Selection(), newest_first=True))
     assert first.rows[-1] == 24_999
-    behind = next(find_letters(store, file, Selection(), newest_first=True, before=20_001))
+    behind = next(find_dead_letters(store, file, Selection(), newest_first=True, before=20_001))
     assert behind.rows.tolist() == [20_000]
 
 
@@ -210,7 +210,7 @@ def make_edits(letters: pa.Table, values: list[bytes | None]) -> pa.Table:
 def test_an_edit_takes_the_place_of_the_value_of_its_letter_alone():
     letters = make_letters(values=[b"1", b"2", b"3", b"4", b"5"])
     edits = [make_edits(letters.take([3, 1]), [b"four", b"old"]), make_edits(letters.take([1]), [b"two"])]
-    edited, meant = put_edits(letters, edits)
+    edited, meant = apply_edits(letters, edits)
     assert edited.column("value").to_pylist() == [b"1", b"two", b"3", b"four", b"5"]
     assert meant.to_pylist() == [False, True, False, True, False]
     assert edited.schema.equals(LETTER_SCHEMA)
@@ -228,7 +228,7 @@ def test_edited_letters_are_decoded_from_their_new_bytes_and_the_others_are_carr
         )
     )
     assert (manifest.read, sum(chunk.events for chunk in manifest.chunks)) == (3, 1)
-    left = read_letters(store, [found.file for found in manifest.letters]).to_pylist()
+    left = read_dead_letters(store, [found.file for found in manifest.letters]).to_pylist()
     assert sorted((row["offset"], row["value"]) for row in left) == [(1, b"still no json"), (2, b"{")]
 
 

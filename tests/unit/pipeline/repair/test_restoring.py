@@ -57,7 +57,7 @@ def make_repairable(tmp_path, monkeypatch) -> Iterator[Callable[..., RepairableL
         monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: repairable.ask_kafka(known))
         monkeypatch.setattr(
             epoch_reread,
-            "read_again",
+            "reread_offsets",
             lambda _kafka, ranges, **_: [repairable.block(span.start, span.end) for span in ranges],
         )
         return repairable

@@ -44,7 +44,7 @@ def read(pipeline, monkeypatch):
             return "the epoch"
 
         known = pipeline.with_merging_fields(MERGING) if seen else None
-        monkeypatch.setattr(file_restorer, "know_tables_if_there", lambda _: known)
+        monkeypatch.setattr(file_restorer, "with_merging_fields_if_up", lambda _: known)
         monkeypatch.setattr(file_restorer, "read_epoch", read_epoch)
         monkeypatch.setattr(Restorer, "_state", None)
         restorer = Restorer(pipeline, None, 1)

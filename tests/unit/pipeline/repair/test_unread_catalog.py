@@ -12,7 +12,7 @@ from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.snapshots import examine
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.checks.stale_catalog import demand_newest
+from oncehouse.pipeline.checks.stale_catalog import require_newest
 from small_disk import mount
 
 
@@ -39,9 +39,9 @@ def test_a_run_that_starts_on_a_full_disk_is_told_of_the_disk(make_closed_catalo
         catalog = make_closed_catalog(disk.folder)
         disk.fill()
         with pytest.raises(FullDiskError, match="is full, so SQLite cannot open it"):
-            demand_newest(catalog, FileStore(str(tmp_path / "files")))
+            require_newest(catalog, FileStore(str(tmp_path / "files")))
         disk.release()
-        demand_newest(catalog, FileStore(str(tmp_path / "files")))
+        require_newest(catalog, FileStore(str(tmp_path / "files")))
         catalog.close()
 
 
@@ -61,4 +61,4 @@ def test_bytes_that_sqlite_did_not_write_are_damage(make_closed_catalog, tmp_pat
     catalog = make_closed_catalog(tmp_path)
     (tmp_path / "catalog.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(CorruptFileError, match="is damaged"):
-        demand_newest(catalog, FileStore(str(tmp_path / "files")))
+        require_newest(catalog, FileStore(str(tmp_path / "files")))

@@ -16,7 +16,7 @@ from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.formats.json.new_fields import MOST_NOTICED, cut_by_keys, merge_fields
 from oncehouse.pipeline.schema import evolution
-from oncehouse.pipeline.schema.evolution import meet_new_fields, new_fields, with_learned
+from oncehouse.pipeline.schema.evolution import learn_new_fields, new_fields, with_learned
 
 FIELDS = {"id": "Int64", "user": "Tuple(name String)"}
 
@@ -201,16 +201,18 @@ def learnt(catalog):
 
 
 def test_a_new_field_gets_its_column_and_stays_known(catalog, token, columns):
-    assert meet_new_fields(make_pipeline(), catalog, token, {"coupon": "Nullable(String)", "nest": None})
+    assert learn_new_fields(make_pipeline(), catalog, token, {"coupon": "Nullable(String)", "nest": None})
     assert columns == ["coupon"]
     assert learnt(catalog) == {"coupon": "Nullable(String)", "nest": None}
-    assert not meet_new_fields(make_pipeline(), catalog, token, {"coupon": "Nullable(Int64)", "nest": "Int8"})
+    assert not learn_new_fields(
+        make_pipeline(), catalog, token, {"coupon": "Nullable(Int64)", "nest": "Int8"}
+    )
     assert columns == ["coupon"]
 
 
 @pytest.mark.parametrize("name", ["_batch_id", "_unique_id", "_event", "a.b", "x\x00y", " ", "n" * 201])
 def test_names_that_no_column_can_have_are_left_out(catalog, token, columns, name):
-    assert not meet_new_fields(make_pipeline(), catalog, token, {name: "Nullable(String)"})
+    assert not learn_new_fields(make_pipeline(), catalog, token, {name: "Nullable(String)"})
     assert columns == []
     assert learnt(catalog).get(name) is None
 
@@ -218,7 +220,7 @@ def test_names_that_no_column_can_have_are_left_out(catalog, token, columns, nam
 def test_a_producer_cannot_fill_a_table_with_columns(catalog, token, columns):
     flood = {f"key{number}": "Nullable(String)" for number in range(501)}
     with pytest.raises(ConfigurationError, match="more than 500 fields"):
-        meet_new_fields(make_pipeline(), catalog, token, flood)
+        learn_new_fields(make_pipeline(), catalog, token, flood)
     assert columns == []
     assert learnt(catalog) == {}
 
@@ -229,13 +231,13 @@ def test_nothing_is_written_down_when_the_column_cannot_be_made(catalog, token, 
 
     monkeypatch.setattr(evolution, "add_columns", refuse)
     with pytest.raises(ConfigurationError, match="no right"):
-        meet_new_fields(make_pipeline(), catalog, token, {"coupon": "Nullable(String)"})
+        learn_new_fields(make_pipeline(), catalog, token, {"coupon": "Nullable(String)"})
     assert learnt(catalog) == {}
 
 
 def test_stop_says_the_field_its_type_and_what_to_do(catalog, token, columns):
     with pytest.raises(ConfigurationError) as caught:
-        meet_new_fields(
+        learn_new_fields(
             make_pipeline(policy="stop"), catalog, token, {"coupon": "Nullable(String)", "nest": None}
         )
     told = str(caught.value)
@@ -246,7 +248,9 @@ def test_stop_says_the_field_its_type_and_what_to_do(catalog, token, columns):
 
 
 def test_ignore_does_nothing(catalog, token, columns):
-    assert not meet_new_fields(make_pipeline(policy="ignore"), catalog, token, {"coupon": "Nullable(String)"})
+    assert not learn_new_fields(
+        make_pipeline(policy="ignore"), catalog, token, {"coupon": "Nullable(String)"}
+    )
     assert (columns, learnt(catalog)) == ([], {})
 
 

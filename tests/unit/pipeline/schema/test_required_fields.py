@@ -31,13 +31,13 @@ from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import plan_reading
 from oncehouse.pipeline.ingest.read_task import read_records
-from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from oncehouse.pipeline.requests.rekey import make_ids
 from oncehouse.pipeline.requests.table_refill import RefillPlan, refill_task
 from oncehouse.pipeline.schema.evolution import new_fields
 from oncehouse.pipeline.schema.merging_fields import with_tables
 from oncehouse.pipeline.schema.plan import plan_fields
-from oncehouse.pipeline.schema.required_fields import judge_versions
+from oncehouse.pipeline.schema.required_fields import check_versions
 from oncehouse.protobuf.definition import describe_text
 from oncehouse.protobuf.fields import find
 from plan_examples import make_read_plan
@@ -108,7 +108,7 @@ class Told:
         ]
         self.ids = {row["_unique_id"] for row in self.rows}
         dead = [found.file for found in manifest.letters if found.kind == LetterKind.DEAD]
-        self.dead = [(row["reason"], row["detail"]) for row in read_letters(store, dead).to_pylist()]
+        self.dead = [(row["reason"], row["detail"]) for row in read_dead_letters(store, dead).to_pylist()]
         self.waiting = sum(found.rows for found in manifest.letters if found.kind == LetterKind.WAITING)
 
     @property
@@ -178,9 +178,9 @@ def test_a_version_that_gives_a_field_another_number_makes_dead_letters_until_on
         ((reason, detail),) = told.dead
         assert reason == "missing_field"
         assert detail.startswith("schema version 4 gives field id the number 4, versions before it 1")
-        assert not list(judge_versions(pipeline, schemas, {"1"}))
+        assert not list(check_versions(pipeline, schemas, {"1"}))
         listed = [
-            finding for finding in judge_versions(pipeline, schemas, {"1", "4"}) if finding.level == "error"
+            finding for finding in check_versions(pipeline, schemas, {"1", "4"}) if finding.level == "error"
         ]
         assert listed
         assert listed[0].what.startswith(detail)
@@ -258,7 +258,7 @@ def test_a_part_of_a_tuple_that_a_version_lacks_is_found_out(tmp_path):
     ]
     fields = {"user": "Tuple(id Int64, n String)"}
     pipeline = make_pipeline("protobuf", fields=fields, identity={"fields": ["user.id"]})
-    found = list(judge_versions(pipeline, schemas))
+    found = list(check_versions(pipeline, schemas))
     assert [finding.what.partition(":")[0] for finding in found] == [
         "schema version 2 has no field user.id, which belongs to the identity"
     ]
@@ -275,7 +275,7 @@ def test_a_renamed_part_of_a_tuple_is_found_as_the_advice_says(tmp_path):
     ]
     identity = {"identity": {"fields": ["user.id"]}}
     fields = {"user": "Tuple(id Int64)"}
-    (found,) = judge_versions(make_pipeline("protobuf", fields=fields, **identity), schemas)
+    (found,) = check_versions(make_pipeline("protobuf", fields=fields, **identity), schemas)
     assert "declare user.id in source.fields as a field of its own" in found.advice
     assert "match to number" not in found.advice
     numbers = {"numbers": {"user.id": [4, 1]}}
@@ -317,8 +317,8 @@ def test_a_version_in_which_a_step_of_a_path_is_no_single_message_makes_dead_let
     ((reason, detail),) = told.dead
     assert reason == "missing_field"
     assert detail.startswith("schema version 2, field 'user.id': t.M.user is ")
-    assert not list(judge_versions(pipeline, schemas, {"1"}))
-    (found,) = judge_versions(pipeline, schemas, {"1", "2"})
+    assert not list(check_versions(pipeline, schemas, {"1"}))
+    (found,) = check_versions(pipeline, schemas, {"1", "2"})
     assert found.what.startswith(detail)
 
 
@@ -363,8 +363,8 @@ def test_a_version_in_which_a_field_is_no_single_value_any_more_makes_dead_lette
     assert reason == "missing_field"
     assert detail.startswith(f"schema version 2, field '{name}' is declared as {fields[name]}, but t.")
     assert detail.endswith(f" needs {needs}")
-    assert not list(judge_versions(pipeline, schemas, {"1"}))
-    (found,) = judge_versions(pipeline, schemas, {"1", "2"})
+    assert not list(check_versions(pipeline, schemas, {"1"}))
+    (found,) = check_versions(pipeline, schemas, {"1", "2"})
     assert found.what.startswith(detail)
     assert "every version" in found.advice
     with pytest.raises(ConfigurationError, match=r"source\.fields: .* needs "):
@@ -437,7 +437,7 @@ def test_avro_finds_a_renamed_field_by_an_alias_of_the_pipeline_file(tmp_path):
 def test_an_alias_of_a_schema_is_as_good():
     aliased = record(field("event_id", aliases=["id"]), NOTE, AMOUNT)
     schemas = [*avro("1"), Schema(schema="2", format="avro", definition=json.dumps(aliased))]
-    assert not list(judge_versions(make_pipeline("avro"), schemas))
+    assert not list(check_versions(make_pipeline("avro"), schemas))
 
 
 USER = {"type": "record", "name": "User", "fields": [field("uid")]}
@@ -460,7 +460,7 @@ def test_avro_paths_lead_through_the_records_that_may_stand_there(tmp_path, type
     pipeline = make_pipeline(
         "avro", {"aliases": aliases}, fields={"user.id": "Int64"}, identity={"fields": ["user.id"]}
     )
-    assert bool(list(judge_versions(pipeline, schemas))) is lacking
+    assert bool(list(check_versions(pipeline, schemas))) is lacking
     if type_ == [OTHER]:
         return
     out = io.BytesIO()
@@ -515,7 +515,7 @@ def test_a_record_of_a_union_takes_no_default_for_the_identity_either(tmp_path):
         for version, union in (("1", [first, second]), ("2", [first, later]))
     ]
     pipeline = make_pipeline("avro", fields={"user.id": "Int64"}, identity={"fields": ["user.id"]})
-    (found,) = judge_versions(pipeline, schemas)
+    (found,) = check_versions(pipeline, schemas)
     assert found.what.startswith("schema version 1 has no field user.id")
 
 
@@ -523,18 +523,18 @@ def test_a_record_of_a_union_takes_no_default_for_the_identity_either(tmp_path):
 
 
 def test_what_is_found_names_version_field_and_what_to_do():
-    (found,) = judge_versions(make_pipeline("protobuf"), proto("1", "3"))
+    (found,) = check_versions(make_pipeline("protobuf"), proto("1", "3"))
     assert (found.level, found.where) == ("error", "schemas")
     assert found.what.startswith(LACKS.format("3"))
     for word in ("source.protobuf.numbers", "source.optional_fields", "dead-letters replay"):
         assert word in found.advice
-    (found,) = judge_versions(make_pipeline("avro"), avro("1", "3"))
+    (found,) = check_versions(make_pipeline("avro"), avro("1", "3"))
     assert "source.avro.aliases" in found.advice
 
 
 def test_only_versions_that_are_asked_for_are_found():
-    assert not list(judge_versions(make_pipeline("protobuf"), proto("1", "3"), {"1"}))
-    assert list(judge_versions(make_pipeline("protobuf"), proto("1", "3"), {"3"}))
+    assert not list(check_versions(make_pipeline("protobuf"), proto("1", "3"), {"1"}))
+    assert list(check_versions(make_pipeline("protobuf"), proto("1", "3"), {"3"}))
 
 
 def test_marks_under_another_name_are_the_same_rule_where_the_file_says_so():
@@ -571,10 +571,10 @@ def test_a_renamed_member_of_an_enum_is_told_unless_it_counts_by_its_number(tmp_
         make_schema(version, files=[str(tmp_path / f"{version}.proto")], message="t.M") for version in "12"
     ]
     rule = {"identity": {"fields": ["state"]}}
-    (found,) = judge_versions(make_pipeline("protobuf", fields={"state": "String"}, **rule), schemas)
+    (found,) = check_versions(make_pipeline("protobuf", fields={"state": "String"}, **rule), schemas)
     assert found.level == "warning"
     assert "PAID and SETTLED" in found.what
-    assert not list(judge_versions(make_pipeline("protobuf", fields={"state": "Int32"}, **rule), schemas))
+    assert not list(check_versions(make_pipeline("protobuf", fields={"state": "Int32"}, **rule), schemas))
 
 
 # -- tables that merge rows -------------------------------------------------------------------------------
@@ -610,11 +610,11 @@ def test_a_field_by_which_a_table_merges_rows_is_required_as_well(tmp_path):
     known = with_tables(pipeline, {"shop.events": merging})
     assert known.merging_fields == (("shop.events", "id"), ("shop.events", "note"), ("shop.events", "amount"))
     assert not with_tables(pipeline, {"shop.events": facts("MergeTree", "id")}).merging_fields
-    (found,) = judge_versions(known, proto("1", "3"))
+    (found,) = check_versions(known, proto("1", "3"))
     assert found.what.startswith(
         "schema version 3 has no field id, which decides which rows shop.events merges"
     )
-    assert not list(judge_versions(pipeline, proto("1", "3")))
+    assert not list(check_versions(pipeline, proto("1", "3")))
     told = Told(
         known.model_copy(update={"shape": Pipeline.model_fields["shape"].default}),
         proto("1", "3"),

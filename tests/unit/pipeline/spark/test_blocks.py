@@ -12,19 +12,19 @@ from oncehouse.pipeline.spark.arrow_batches import (
     BLOCK_ROWS,
     BYTES_SETTING,
     ROWS_SETTING,
-    Counting,
+    HandoverChooser,
     OutsizeRecordError,
-    demand_usual,
+    require_usual_size,
 )
 
 
-def choices(counting: Counting, epochs: int, record_bytes: float = 200.0) -> list[bool]:
+def choices(counting: HandoverChooser, epochs: int, record_bytes: float = 200.0) -> list[bool]:
     return [counting.choose(record_bytes) is not None for _ in range(epochs)]
 
 
 @pytest.mark.parametrize("record_bytes", [0.5, 1, 200, 671, 672, 1000, 4095.9, 4096])
 def test_small_records_are_counted_and_a_block_holds_four_times_the_bytes_at_most(record_bytes):
-    counted = Counting({}).choose(record_bytes)
+    counted = HandoverChooser({}).choose(record_bytes)
     assert counted is not None
     assert 8192 <= counted.rows <= BLOCK_ROWS
     assert counted.rows * record_bytes <= BLOCK_BYTES
@@ -34,17 +34,17 @@ def test_small_records_are_counted_and_a_block_holds_four_times_the_bytes_at_mos
 
 @pytest.mark.parametrize("record_bytes", [0.0, 4097, 1e6, 1e12])
 def test_records_that_are_large_or_not_known_are_weighed(record_bytes):
-    assert Counting({}).choose(record_bytes) is None
+    assert HandoverChooser({}).choose(record_bytes) is None
 
 
 @pytest.mark.parametrize("name", [ROWS_SETTING, BYTES_SETTING])
 def test_settings_of_the_users_own_are_kept_to(name):
-    assert choices(Counting({name: "1000"}), 5) == [False] * 5
-    assert choices(Counting({"spark.executor.memory": "4g"}), 5) == [True] * 5
+    assert choices(HandoverChooser({name: "1000"}), 5) == [False] * 5
+    assert choices(HandoverChooser({"spark.executor.memory": "4g"}), 5) == [True] * 5
 
 
 def test_after_an_outsize_record_some_epochs_are_weighed_and_ever_more_of_them():
-    counting = Counting({})
+    counting = HandoverChooser({})
     for weighed in (1, 3, 7, 15, 31, 63, 127, 255, 256, 256):
         assert choices(counting, 2) == [True, True]
         counting.found_outsize()
@@ -52,7 +52,7 @@ def test_after_an_outsize_record_some_epochs_are_weighed_and_ever_more_of_them()
 
 
 def test_epochs_of_large_records_count_among_those_that_are_weighed():
-    counting = Counting({})
+    counting = HandoverChooser({})
     counting.found_outsize()
     assert counting.choose(1e6) is None
     assert counting.choose(200.0) is not None
@@ -64,14 +64,14 @@ def block(*sources: int) -> pa.RecordBatch:
 
 def test_blocks_without_a_mark_pass_as_they_are():
     given = [block(0, 0), block(), block(5, 3), block(65536)]
-    passed = list(demand_usual(iter(given)))
+    passed = list(require_usual_size(iter(given)))
     assert len(passed) == 4
     assert all(one is other for one, other in zip(passed, given, strict=True))
 
 
 @pytest.mark.parametrize("sources", [(-1,), (-1, 0), (0, -1, 7), (7, 7, -1)])
 def test_a_mark_ends_the_reading_before_anything_of_its_block_is_seen(sources):
-    passing = demand_usual(iter([block(1), block(*sources), block(2)]))
+    passing = require_usual_size(iter([block(1), block(*sources), block(2)]))
     assert next(passing).column("source").to_pylist() == [1]
     with pytest.raises(OutsizeRecordError, match="larger than its block may hold"):
         next(passing)

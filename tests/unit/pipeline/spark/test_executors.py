@@ -13,12 +13,12 @@ from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
 from oncehouse.pipeline.spark import executors
 from oncehouse.pipeline.spark.executors import (
-    Glance,
+    ExecutorProbe,
     await_executors,
     choose_python,
+    describe_unseen,
     executor_settings,
     explain_failure,
-    tell_unseen,
 )
 from oncehouse.pipeline.spark.session import CONNECTOR, _gather_settings, runs_java
 from oncehouse.pipeline.spark.version_check import VARIABLE, read_versions, versions_here
@@ -158,7 +158,7 @@ def test_who_is_told_to_stop_waits_for_no_executor(given):
 )
 def test_executors_that_cannot_read_the_ledgers_files_are_named_without_its_keys(files, advice):
     pipeline = make_cluster_pipeline(files, master="yarn")
-    told = tell_unseen(pipeline, Glance(host="seven", problem="gone"))
+    told = describe_unseen(pipeline, ExecutorProbe(host="seven", problem="gone"))
     assert told.startswith("The executor on seven cannot read what the driver has put under ledger.files ")
     assert advice in told
 

@@ -13,7 +13,7 @@ from oncehouse.errors import (
     PermanentError,
     TransientError,
 )
-from oncehouse.pipeline.spark.job_errors import find_reason, naming_own_errors, revive
+from oncehouse.pipeline.spark.job_errors import find_reason, rebuild_error, translated_errors
 
 TRACE = """An error occurred while calling o1.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -39,16 +39,16 @@ Traceback (most recent call last):
     ],
 )
 def test_an_error_keeps_its_class_on_the_way_from_a_worker(line, kind):
-    assert type(revive("shop", TRACE.format(line))) is kind
+    assert type(rebuild_error("shop", TRACE.format(line))) is kind
 
 
 def test_an_error_of_ours_keeps_its_words():
     text = TRACE.format("oncehouse.errors.CorruptFileError: segment x is damaged")
-    assert str(revive("shop", text)) == "segment x is damaged"
+    assert str(rebuild_error("shop", text)) == "segment x is damaged"
 
 
 def test_a_failure_without_any_text_may_pass():
-    assert isinstance(revive("shop", ""), TransientError)
+    assert isinstance(rebuild_error("shop", ""), TransientError)
 
 
 def test_a_full_disk_under_the_driver_itself_is_waited_for():
@@ -56,13 +56,13 @@ def test_a_full_disk_under_the_driver_itself_is_waited_for():
         pytest.raises(
             FullDiskError, match=r"Pipeline shop: no space is left where Spark writes.*free some space"
         ),
-        naming_own_errors("shop"),
+        translated_errors("shop"),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_other_failures_of_files_stay_what_they_are():
-    with pytest.raises(PermissionError), naming_own_errors("shop"):
+    with pytest.raises(PermissionError), translated_errors("shop"):
         raise PermissionError(errno.EACCES, "Permission denied")
 
 

@@ -9,7 +9,7 @@ import pytest
 from cluster_examples import make_cluster_pipeline
 from oncehouse.config.pipeline import Spark
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.pipeline.spark.master_check import demand_master, is_local, standalone_addresses
+from oncehouse.pipeline.spark.master_check import is_local, require_master, standalone_addresses
 
 
 @pytest.fixture
@@ -74,15 +74,15 @@ def test_a_master_that_is_away_is_told_before_spark_is_started(closed_port):
         TransientError,
         match=rf"No Spark master answers at spark://127.0.0.1:{closed_port} \(127.0.0.1: Connection refused",
     ):
-        demand_master(make_cluster_pipeline(master=f"spark://127.0.0.1:{closed_port}"))
+        require_master(make_cluster_pipeline(master=f"spark://127.0.0.1:{closed_port}"))
 
 
 def test_one_master_of_several_is_enough(listening, closed_port):
-    demand_master(make_cluster_pipeline(master=f"spark://127.0.0.1:{closed_port},127.0.0.1:{listening}"))
+    require_master(make_cluster_pipeline(master=f"spark://127.0.0.1:{closed_port},127.0.0.1:{listening}"))
 
 
 def test_yarn_needs_to_know_where_its_cluster_is():
     pipeline = make_cluster_pipeline(master="yarn")
     with pytest.raises(ConfigurationError, match="neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"):
-        demand_master(pipeline, {})
-    demand_master(pipeline, {"YARN_CONF_DIR": "/etc/hadoop"})
+        require_master(pipeline, {})
+    require_master(pipeline, {"YARN_CONF_DIR": "/etc/hadoop"})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.pipeline.spark.worker_daemon import keep_memory, leave_archives_out
+from oncehouse.pipeline.spark.worker_daemon import keep_memory, remove_pyspark_archives
 
 
 def make_package(folder: Path, name: str) -> Path:
@@ -42,28 +42,28 @@ def paths(monkeypatch, tmp_path) -> list[str]:
 
 def test_archives_of_pysparks_own_folder_leave_the_path_and_others_stay(paths):
     sys.path_importer_cache[paths[0]] = None
-    leave_archives_out()
+    remove_pyspark_archives()
     assert sys.path == paths[1:]
     assert paths[0] not in sys.path_importer_cache
 
 
 def test_archives_stay_where_pyspark_is_nowhere_else(paths):
     sys.path.remove(paths[2])
-    leave_archives_out()
+    remove_pyspark_archives()
     assert sys.path == paths[:2]
 
 
 def test_archives_of_another_spark_stay(paths, tmp_path):
     other = make_archive(tmp_path / "spark" / "python" / "lib" / "pyspark.zip")
     sys.path.insert(0, other)
-    leave_archives_out()
+    remove_pyspark_archives()
     assert sys.path[0] == other
 
 
 def test_an_archive_that_was_reached_by_a_link_is_known(paths, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "installed")
     sys.path[0] = str(tmp_path / "link" / "pyspark" / "python" / "lib" / "pyspark.zip")
-    leave_archives_out()
+    remove_pyspark_archives()
     assert sys.path == paths[1:]
 
 

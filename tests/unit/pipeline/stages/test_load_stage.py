@@ -222,7 +222,7 @@ def late_stage(catalog, server):
 
 def test_tables_that_nobody_has_looked_at_get_nothing_before_somebody_has(late_stage, server, monkeypatch):
     looked = []
-    monkeypatch.setattr(load_stage, "demand_tables", lambda *_: looked.append(late_stage.rows()))
+    monkeypatch.setattr(load_stage, "require_tables", lambda *_: looked.append(late_stage.rows()))
     late_stage.register(MIN_ROWS)
     wait_for(lambda: server.asked > 1)
     assert late_stage.rows() == []
@@ -235,7 +235,7 @@ def test_a_table_that_is_found_unfit_when_the_server_is_back_ends_the_stage(late
     def refuse(*_):
         raise ConfigurationError("no such table")
 
-    monkeypatch.setattr(load_stage, "demand_tables", refuse)
+    monkeypatch.setattr(load_stage, "require_tables", refuse)
     late_stage.register(MIN_ROWS)
     server.there = True
     late_stage.thread.join(PATIENCE_SECONDS)

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from oncehouse.config.pipeline import Declare
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.stats.table_progress import Arrival
-from oncehouse.pipeline.stages.source_progress import Declaring, Reading, Readings, write_declaration
+from oncehouse.pipeline.stages.source_progress import (
+    ProgressDeclarer,
+    SourceSnapshot,
+    SourceSnapshots,
+    write_declaration,
+)
 
 P = ("orders", 0)
 
@@ -25,37 +30,37 @@ def arrival(
     )
 
 
-def reach(readings: Readings, known: Arrival, *, waits_count: bool = True) -> int | None:
+def reach(readings: SourceSnapshots, known: Arrival, *, waits_count: bool = True) -> int | None:
     readings.settle(known)
     return readings.reached_ms(known, "t", waits_count=waits_count)
 
 
 def test_a_time_is_reached_when_all_that_was_in_kafka_then_is_settled_and_loaded():
-    readings = Readings()
-    readings.add(Reading(clock_ms=100, ends={P: 7}))
+    readings = SourceSnapshots()
+    readings.add(SourceSnapshot(clock_ms=100, ends={P: 7}))
     assert reach(readings, arrival(6)) is None
     assert reach(readings, arrival(7, next_epoch=3, missing=2)) is None, "its last rows are on their way"
     assert reach(readings, arrival(9, next_epoch=4, missing=3)) == 100, "later epochs hold nothing up"
-    readings.add(Reading(clock_ms=200, ends={P: 9}))
+    readings.add(SourceSnapshot(clock_ms=200, ends={P: 9}))
     assert reach(readings, arrival(9, next_epoch=4, missing=3)) == 100
     assert reach(readings, arrival(9, next_epoch=4)) == 200
 
 
 def test_a_topic_without_records_is_a_heartbeat():
-    readings = Readings()
-    readings.add(Reading(clock_ms=100, ends={}))
+    readings = SourceSnapshots()
+    readings.add(SourceSnapshot(clock_ms=100, ends={}))
     assert reach(readings, arrival(0)) == 100
 
 
 def test_rows_of_records_that_are_tried_again_hold_everything_up():
-    readings = Readings()
-    readings.add(Reading(clock_ms=100, ends={P: 7}))
+    readings = SourceSnapshots()
+    readings.add(SourceSnapshot(clock_ms=100, ends={P: 7}))
     assert reach(readings, arrival(7, next_epoch=9, missing=0)) is None
 
 
 def test_records_that_wait_for_their_schema_hold_up_times_of_events_alone():
-    readings = Readings()
-    readings.add(Reading(clock_ms=100, ends={P: 7}))
+    readings = SourceSnapshots()
+    readings.add(SourceSnapshot(clock_ms=100, ends={P: 7}))
     known = arrival(7, next_epoch=3, waiting=2)
     assert reach(readings, known) is None
     assert reach(readings, known, waits_count=False) == 100
@@ -67,7 +72,7 @@ def test_records_that_wait_for_their_schema_hold_up_times_of_events_alone():
 )
 def test_no_declared_time_is_ahead_of_a_record_that_is_not_loaded(actions, is_forgetful):
     """Whatever order things happen in. A record's time is the clock when it came into Kafka."""
-    readings = Readings()
+    readings = SourceSnapshots()
     kafka: list[int] = []  # times of records
     settled, epochs, loaded = 0, 0, 0
     ends_of_epochs: list[int] = []
@@ -76,7 +81,7 @@ def test_no_declared_time_is_ahead_of_a_record_that_is_not_loaded(actions, is_fo
             case "arrives":
                 kafka.append(clock_ms)
             case "read":
-                readings.add(Reading(clock_ms=clock_ms, ends={P: len(kafka)} if kafka else {}))
+                readings.add(SourceSnapshot(clock_ms=clock_ms, ends={P: len(kafka)} if kafka else {}))
             case "settle" if len(kafka) > settled:
                 settled, epochs = len(kafka), epochs + 1
                 ends_of_epochs.append(settled)
@@ -100,29 +105,29 @@ def test_times_of_events_need_a_lateness_that_only_people_know():
 
 
 def test_a_long_backlog_is_declared_as_it_is_worked_off():
-    readings = Readings()
+    readings = SourceSnapshots()
     for clock_ms in range(1, 5_000):
-        readings.add(Reading(clock_ms=clock_ms, ends={P: clock_ms}))
+        readings.add(SourceSnapshot(clock_ms=clock_ms, ends={P: clock_ms}))
     assert reach(readings, arrival(1)) == 1
     assert 1 <= (reach(readings, arrival(50)) or 0) <= 50
     last = [reach(readings, arrival(position)) or 0 for position in range(1, 5_000, 100)]
     assert last == sorted(last)
     assert last[-1] > 4_800
     for clock_ms in range(5_000, 9_000):
-        readings.add(Reading(clock_ms=clock_ms, ends={P: clock_ms}))
+        readings.add(SourceSnapshot(clock_ms=clock_ms, ends={P: clock_ms}))
     assert (reach(readings, arrival(5_200)) or 0) >= 4_900, "what is settled thins out by itself"
     assert len(readings._kept) <= 1_000
 
 
 def test_kafka_that_does_not_answer_in_time_stops_no_pipeline(monkeypatch):
     said: list[str] = []
-    declaring = Declaring.__new__(Declaring)
-    declaring._told, declaring._say, declaring._readings = "", said.append, Readings()
+    declaring = ProgressDeclarer.__new__(ProgressDeclarer)
+    declaring._told, declaring._say, declaring._readings = "", said.append, SourceSnapshots()
 
-    def read(_self: Declaring) -> Reading:
+    def read(_self: ProgressDeclarer) -> SourceSnapshot:
         raise TimeoutError
 
-    monkeypatch.setattr(Declaring, "_read", read)
+    monkeypatch.setattr(ProgressDeclarer, "_read", read)
     declaring.look()
     declaring.look()
     assert len(said) == 1
