@@ -1,64 +1,54 @@
-"""Spans of what a run does: what took how long, inside of what, and what it was about.
+"""Spans by OpenTelemetry: what a pipeline does, what took how long, inside of what, and what it was about.
 
-Code opens one around its work, `with span("read", epoch=7):`. They are for OpenTelemetry, which is an extra: until
-somebody gives an opener (`use`), a span costs a look at a variable and nothing is imported. `spans_export.py` makes
-the opener that `oncehouse run` uses.
+They go to the process's own tracer provider: that of a program that traces itself, that of `tracing_export.py`, or
+OpenTelemetry's own, which records nothing. Names of attributes begin with `oncehouse.`; secrets are redacted, and of
+an exception only its class and message are kept, because a trace may hold anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, Status, StatusCode
+
+from oncehouse import __version__
+from oncehouse.common.redaction import redact
+
+__all__ = ["Span", "add_attributes", "fail", "span"]
 
 Value = str | int | float | bool
 
 
-class Span(Protocol):
-    def note(self, **attributes: Value) -> None:
-        """What is known only when the work is done."""
-
-    def fail(self, why: str) -> None:
-        """The work did not succeed, though nothing was raised."""
-
-
-Opener = Callable[[str, dict[str, Value]], AbstractContextManager[Span]]
-
-
-class _Nothing:
-    """Stands in for a span that nobody wants; one for all."""
-
-    def note(self, **attributes: Value) -> None:
-        pass
-
-    def fail(self, why: str) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-_NOTHING = _Nothing()
-_opener: Opener | None = None
-
-
-def span(name: str, /, **attributes: Value) -> AbstractContextManager[Span]:
-    """Around a piece of work; inside of the span that this thread has open, if it has."""
-    return _NOTHING if _opener is None else _opener(name, attributes)
-
-
 @contextmanager
-def use(opener: Opener) -> Iterator[None]:
-    """Spans of the whole process are opened so, while this lasts."""
-    global _opener  # noqa: PLW0603 - spans are opened on threads that nobody could hand an opener to
-    before, _opener = _opener, opener
-    try:
-        yield
-    finally:
-        _opener = before
+def span(name: str, /, **attributes: Value) -> Iterator[Span]:
+    """Around a piece of work; inside of the span that this thread has open, if it has."""
+    tracer = trace.get_tracer("oncehouse", __version__)
+    with tracer.start_as_current_span(
+        name, attributes=_format(attributes), record_exception=False, set_status_on_exception=False
+    ) as opened:
+        try:
+            yield opened
+        except BaseException as error:
+            fail(opened, str(error))
+            recorded = {"exception.type": type(error).__qualname__, "exception.message": redact(str(error))}
+            opened.add_event("exception", recorded)
+            raise
+
+
+def add_attributes(opened: Span, **attributes: Value) -> None:
+    """What is known only when the work is done."""
+    opened.set_attributes(_format(attributes))
+
+
+def fail(opened: Span, why: str) -> None:
+    """The work did not succeed, though nothing was raised."""
+    opened.set_status(Status(StatusCode.ERROR, redact(why)))
+
+
+def _format(attributes: Mapping[str, Value]) -> dict[str, Value]:
+    return {
+        f"oncehouse.{name}": redact(value) if isinstance(value, str) else value
+        for name, value in attributes.items()
+    }

@@ -9,40 +9,47 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
 from oncehouse.cli.app import run_command
 from oncehouse.common.redaction import remember
-from oncehouse.common.tracing import span
-from oncehouse.common.tracing_otel import choose_exporter, exporting, load_exporter
+from oncehouse.common.tracing import add_attributes, fail, span
+from oncehouse.common.tracing_export import choose_exporter, exporting, load_exporter
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.progress import Progress
 from oncehouse.pipeline.stages.progress_reporter import RunResult
 from page_shell import blocks
-from recorded_spans import recorded_spans
+from recorded_spans import fresh_provider, recorded_spans
 
 
-def test_nothing_of_opentelemetry_is_imported_while_no_span_is_asked_for():
+@pytest.fixture(autouse=True)
+def _no_provider() -> Iterator[None]:
+    with fresh_provider():
+        yield
+
+
+def test_the_command_line_imports_nothing_of_opentelemetry_while_no_span_is_asked_for():
     program = (
-        "import sys, oncehouse.cli.app, oncehouse.pipeline.ingest.epoch, oncehouse.pipeline.stages.load_stage\n"
-        "from oncehouse.common.tracing import span\nfrom oncehouse.common.tracing_otel import exporting\n"
-        "with exporting(print, {}), span('epoch', epoch=1) as one:\n    one.note(new=1)\n"
+        "import sys, oncehouse.cli.app\nfrom oncehouse.common.tracing_export import exporting\n"
+        "with exporting(print, {}):\n    pass\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_span_that_nobody_wants_is_the_same_nothing_each_time():
-    assert span("epoch", epoch=1) is span("batch")
-    with span("epoch") as nothing:
-        nothing.note(new=3)
-        nothing.fail("no")
+def test_without_a_provider_a_span_records_nothing():
+    with span("epoch", epoch=1) as nothing:
+        add_attributes(nothing, new=3)
+        fail(nothing, "no")
+        assert not nothing.is_recording()
 
 
 def test_a_span_lies_in_the_one_that_its_thread_has_open():
     with recorded_spans() as found, span("epoch", epoch=7), span("read", epoch=7) as inner:
-        inner.note(records=12)
+        add_attributes(inner, records=12)
     read, epoch = found
     assert read.parent.span_id == epoch.context.span_id
     assert dict(read.attributes) == {"oncehouse.epoch": 7, "oncehouse.records": 12}
@@ -55,7 +62,7 @@ def test_a_failure_is_told_without_secrets_and_without_its_trace():
         with pytest.raises(OSError, match="away"), span("insert", detail="as sup3r-s3cret-word"):
             raise OSError("away: password sup3r-s3cret-word")
         with span("insert") as tried:
-            tried.fail("timed out")
+            fail(tried, "timed out")
     raised, failed = found
     assert raised.status.status_code is failed.status.status_code is StatusCode.ERROR
     assert failed.status.description == "timed out"
@@ -93,7 +100,7 @@ def test_without_the_extra_the_run_goes_on_and_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     told = []
     with exporting(told.append, {"OTEL_TRACES_EXPORTER": "otlp"}):
-        assert span("epoch") is span("batch")
+        assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     assert "pip install 'oncehouse[otel]'" in told[0]
 
 
@@ -149,12 +156,19 @@ def test_a_run_sends_its_spans_to_the_collector_of_the_environment(collector, tm
     assert {entry.key for entry in sent.attributes} == {"oncehouse.pipeline", "oncehouse.epoch"}
 
 
-def test_the_program_of_the_page_gives_a_tracer_of_its_own():
+def test_a_provider_that_is_there_is_left_alone():
+    with recorded_spans() as found:
+        before = trace.get_tracer_provider()
+        with exporting(print, {"OTEL_TRACES_EXPORTER": "otlp"}), span("epoch"):
+            assert trace.get_tracer_provider() is before
+    assert [one.name for one in found] == ["epoch"]
+
+
+def test_the_program_of_the_page_traces_by_its_own_provider():
     ((_, block),) = [told for told in blocks("docs/tracing.md") if told[0] == "python"]
     seen = {}
-    looked_at = block.replace(
-        "    ...", "    seen['wanted'] = tracing.span('epoch') is not tracing.span('batch')"
-    )
-    assert looked_at != block
-    exec(compile(looked_at, "docs/tracing.md", "exec", dont_inherit=True), {"seen": seen})
-    assert seen == {"wanted": True}
+    program = block.replace("...", "seen['provider'] = trace.get_tracer_provider()")
+    assert program != block
+    exec(compile(program, "docs/tracing.md", "exec", dont_inherit=True), {"seen": seen})
+    assert isinstance(seen["provider"], TracerProvider)
+    seen["provider"].shutdown()

@@ -21,7 +21,6 @@ PUBLIC = (
 )
 """The modules that docs/versioning.md calls public; their `__all__` lists the names."""
 RUNNERS = {
-    "docs/tracing.md": {"oncehouse.common", "oncehouse.common.tracing_otel"},
     "examples/django-shop/run.py": {"oncehouse.devstack.subprocesses"},
     "examples/shops.py": {
         "oncehouse.clickhouse.client",

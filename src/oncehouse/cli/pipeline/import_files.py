@@ -21,7 +21,7 @@ from oncehouse.cli.pipeline.run import (
 )
 from oncehouse.cli.progress_view import ProgressView
 from oncehouse.common import structured_logging
-from oncehouse.common.tracing_otel import exporting
+from oncehouse.common.tracing_export import exporting
 from oncehouse.config.field_types import parse_size
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError

@@ -24,7 +24,7 @@ from oncehouse.cli.pipeline.run_metrics import serve_metrics
 from oncehouse.cli.progress_view import ProgressView
 from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
-from oncehouse.common.tracing_otel import exporting
+from oncehouse.common.tracing_export import exporting
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.ledger.models import Stage
 

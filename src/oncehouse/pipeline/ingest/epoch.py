@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.common import failpoints, structured_logging
-from oncehouse.common.tracing import Span, span
+from oncehouse.common.tracing import Span, add_attributes, span
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger.catalog import epochs, segments
@@ -129,7 +129,7 @@ def settle(
         structured_logging.write(
             _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told
         )
-        whole.note(**told)
+        add_attributes(whole, **told)
     return registration.counts
 
 
@@ -164,7 +164,7 @@ def _plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole
 def _read(read: Callable[[ReadPlan], list[TaskManifest]], plan: ReadPlan) -> list[TaskManifest]:
     with _phase("read", plan) as phase:
         manifests = read(plan)
-        phase.note(records=sum(task.read for task in manifests), tasks=len(manifests))
+        add_attributes(phase, records=sum(task.read for task in manifests), tasks=len(manifests))
     return manifests
 
 

@@ -32,7 +32,7 @@ from oncehouse.clickhouse.insert.outcome import (
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.common import failpoints
 from oncehouse.common.backoff import Backoff
-from oncehouse.common.tracing import span
+from oncehouse.common.tracing import add_attributes, fail, span
 from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger.catalog import batches
@@ -274,9 +274,9 @@ def load(
         # Jitter only spreads load; it need not be unpredictable.
         jitter = random.random()  # noqa: S311
         result = classify_outcome(outcome, attempt=attempt.attempt, retry=pipeline.retry, jitter=jitter)
-        insert.note(outcome=result.outcome)
+        add_attributes(insert, outcome=result.outcome)
         if result.status is not BatchStatus.IN_CLICKHOUSE:
-            insert.fail(result.detail or result.outcome)
+            fail(insert, result.detail or result.outcome)
     failpoints.reach("after inserting")
     batches.finish_attempt(
         catalog,

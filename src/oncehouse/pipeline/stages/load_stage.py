@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.common import failpoints, structured_logging
-from oncehouse.common.tracing import span
+from oncehouse.common.tracing import add_attributes, span
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
@@ -211,7 +211,7 @@ class LoadStage:
             span("batch", pipeline=self._pipeline.pipeline, **about, rows=batch.rows) as whole,
         ):
             result = self._send(batch)
-            whole.note(status=result.status)
+            add_attributes(whole, status=result.status)
             return _Ended(
                 result=result,
                 inserting_at=time.monotonic() - result.seconds,

@@ -1,7 +1,6 @@
-"""Spans by OpenTelemetry's SDK (the extra `otel`), sent where its standard OTEL_* variables say.
+"""Where spans go: by OpenTelemetry's SDK (the extra `otel`) to what its standard OTEL_* variables name.
 
-Imports the SDK only when those variables ask for spans. Names of attributes begin with `oncehouse.`; secrets are struck
-out of texts, and of an exception only its class and message are kept, because a trace may hold anything.
+Imports nothing of OpenTelemetry unless those variables ask for spans.
 """
 
 from __future__ import annotations
@@ -12,16 +11,11 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from oncehouse import __version__
-from oncehouse.common import tracing
-from oncehouse.common.redaction import redact
-from oncehouse.common.tracing import Value
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
-    from opentelemetry.trace import Span, Tracer
 
 EXPORTER = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -32,7 +26,10 @@ _BY_PROTOCOL = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 @contextmanager
 def exporting(say: Callable[[str], None], environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Spans go out while this lasts, if the environment asks for them; those that wait are sent at its end."""
+    """Spans are sent while this lasts, if the environment asks for them; those that wait are sent at its end.
+
+    Sets the provider of the whole process, which OpenTelemetry allows once.
+    """
     name = choose_exporter(environment)
     if name is None:
         yield
@@ -43,11 +40,16 @@ def exporting(say: Callable[[str], None], environment: Mapping[str, str] = os.en
         say(f"no spans are sent: {EXPORTER} or an endpoint is set, but not `pip install 'oncehouse[otel]'`")
         yield
         return
+    from opentelemetry import trace
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        yield  # the process has a provider already, such as that of opentelemetry-instrument
+        return
     provider = make_provider()
     provider.add_span_processor(BatchSpanProcessor(load_exporter(name)))
+    trace.set_tracer_provider(provider)
     try:
-        with tracing.use(opener(provider.get_tracer("oncehouse", __version__))):
-            yield
+        yield
     finally:
         provider.shutdown()
 
@@ -90,43 +92,3 @@ def make_provider() -> TracerProvider:
     named = Resource.create()
     unnamed = str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
     return TracerProvider(resource=named.merge(Resource({SERVICE_NAME: "oncehouse"})) if unnamed else named)
-
-
-def opener(tracer: Tracer) -> tracing.Opener:
-    """For `spans.use`; programs that trace themselves give a tracer of theirs."""
-
-    @contextmanager
-    def open_span(name: str, attributes: dict[str, Value]) -> Iterator[_Noting]:
-        with tracer.start_as_current_span(
-            name, attributes=_spell(attributes), record_exception=False, set_status_on_exception=False
-        ) as opened:
-            noting = _Noting(opened)
-            try:
-                yield noting
-            except BaseException as error:
-                noting.fail(str(error))
-                told = {"exception.type": type(error).__qualname__, "exception.message": redact(str(error))}
-                opened.add_event("exception", told)
-                raise
-
-    return open_span
-
-
-class _Noting:
-    def __init__(self, opened: Span) -> None:
-        self._opened = opened
-
-    def note(self, **attributes: Value) -> None:
-        self._opened.set_attributes(_spell(attributes))
-
-    def fail(self, why: str) -> None:
-        from opentelemetry.trace import Status, StatusCode
-
-        self._opened.set_status(Status(StatusCode.ERROR, redact(why)))
-
-
-def _spell(attributes: Mapping[str, Value]) -> dict[str, Value]:
-    return {
-        f"oncehouse.{name}": redact(value) if isinstance(value, str) else value
-        for name, value in attributes.items()
-    }
