@@ -78,7 +78,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
-        "The road",
+        "Pipeline",
         (
             Panel(
                 title="Records by fate",

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from monitored_system import MonitoredSystem, StandIn, make_system
-from oncehouse.common.http_auth import make_door
+from oncehouse.common.http_auth import make_http_auth
 from oncehouse.web.app import Dashboard
 from oncehouse.web.server import Server, listen
 
@@ -58,19 +58,19 @@ def system(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Monit
 
 
 @pytest.fixture(scope="module")
-def lookout(system: MonitoredSystem) -> Iterator[StandIn]:
-    with closing(StandIn(system.watched)) as opened:
+def monitor(system: MonitoredSystem) -> Iterator[StandIn]:
+    with closing(StandIn(system.targets)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def serve(lookout: StandIn) -> Iterator[Callable[..., str]]:
+def serve(monitor: StandIn) -> Iterator[Callable[..., str]]:
     """`serve(token=…)` starts a dashboard and gives its address."""
     opened: list[Server] = []
 
-    def start(*, token: str | None = None, looking: StandIn = lookout, **options: bool) -> str:
-        door = make_door("127.0.0.1:0", token=token)
-        opened.append(Server(Dashboard(looking, door, refresh_seconds=0.5, **options), listen(door)))
+    def start(*, token: str | None = None, looking: StandIn = monitor, **options: bool) -> str:
+        auth = make_http_auth("127.0.0.1:0", token=token)
+        opened.append(Server(Dashboard(looking, auth, refresh_seconds=0.5, **options), listen(auth)))
         return f"http://127.0.0.1:{opened[-1].port}"
 
     yield start

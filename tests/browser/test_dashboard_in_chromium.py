@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from monitored_system import HISTORY, StandIn, add_batches, make_system
-from oncehouse.common.http_auth import make_door
+from oncehouse.common.http_auth import make_http_auth
 from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.models import BatchStatus
@@ -56,24 +56,24 @@ def test_every_page_opens_without_an_error_and_fits_the_screen(open_page, addres
         )
 
 
-def test_figures_change_while_one_looks_and_focus_stays(open_page, address, lookout):
+def test_figures_change_while_one_looks_and_focus_stays(open_page, address, monitor):
     page = open_page()
     page.goto(address + "/pipelines/clicks")
     page.wait_for_selector(LIVE)
     link = page.locator("td a", has_text="web.clicks")
     link.focus()
     assert page.locator(".station strong").first.inner_text() == "89.9k"
-    lookout.ends["clicks"] = {("clicks", 0): 4_321}
+    monitor.ends["clicks"] = {("clicks", 0): 4_321}
     try:
         page.wait_for_selector(".station strong:text-is('4,221')")
     finally:
-        lookout.ends["clicks"] = {("clicks", 0): 90_000}
+        monitor.ends["clicks"] = {("clicks", 0): 90_000}
     assert page.evaluate("document.activeElement.textContent") == "web.clicks"
 
 
-def test_a_page_says_when_it_is_not_live_any_more(open_page, lookout):
-    door = make_door("127.0.0.1:0", token=None)
-    server = Server(Dashboard(lookout, door, refresh_seconds=0.2), listen(door))
+def test_a_page_says_when_it_is_not_live_any_more(open_page, monitor):
+    auth = make_http_auth("127.0.0.1:0", token=None)
+    server = Server(Dashboard(monitor, auth, refresh_seconds=0.2), listen(auth))
     page = open_page(expect_trouble=True)
     page.goto(f"http://127.0.0.1:{server.port}/leases")
     page.wait_for_selector(LIVE)
@@ -87,15 +87,15 @@ def test_a_parked_batch_is_tried_again_by_keyboard_alone(open_page, address, sys
     page.wait_for_selector(LIVE)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    tab_to(page, "Try again…")
+    tab_to(page, "Retry…")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=under the token that they always had")
-    tab_to(page, "Try again")
+    page.wait_for_selector("text=with the same deduplication")
+    tab_to(page, "Retry")
     try:
         page.keyboard.press("Enter")
         page.wait_for_selector(".note")
-        assert "will be tried again" in page.locator(".note").inner_text()
+        assert "will be retried" in page.locator(".note").inner_text()
         assert page.locator(".card .chip").first.inner_text() == "retry"
         with system.catalog() as catalog:
             assert find_batch(catalog, system.parked).status is BatchStatus.RETRY
@@ -120,12 +120,12 @@ def test_a_topic_is_paused_and_resumed_by_mouse(open_page, address, system):
     assert state_of(system, "Payments") == "paused"
     page.click("tr:has-text('dwh.payments') >> text=Resume…")
     page.click("button:has-text('Resume')")
-    page.wait_for_selector("text=Payments goes on.")
+    page.wait_for_selector("text=Payments is resumed.")
     assert state_of(system, "Payments") == ""
 
 
 def state_of(system, topic: str) -> str:
-    with open_etl(system.watched.etl) as etl:
+    with open_etl(system.targets.etl) as etl:
         return read_offsets(etl).offsets[topic].state
 
 
@@ -244,7 +244,7 @@ def test_a_page_of_ten_thousand_batches_loads_within_a_second(
     system = make_system(tmp_path)
     with system.catalog() as catalog:
         add_batches(catalog, BATCHES)
-    page, address = open_page(), serve(looking=StandIn(system.watched))
+    page, address = open_page(), serve(looking=StandIn(system.targets))
     paths = ("/pipelines/orders/batches", "/pipelines/orders", "/")
     seconds = {path: load_best_of_three(page, address + path) for path in paths}
     load, cores = os.getloadavg()[0], os.cpu_count() or 1

@@ -9,13 +9,13 @@ from sqlalchemy import create_engine
 
 from etl_shop import open_shop
 from live_pipeline import make_event
-from oncehouse.common.http_auth import make_door
+from oncehouse.common.http_auth import make_http_auth
 from oncehouse.messaging.consumer.group_lag import GroupPartition, Groups
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
 from oncehouse.metrics import definitions
 from oncehouse.metrics.collect import collect, stream_samples
-from oncehouse.monitoring.message_trace import NoAnswer
-from oncehouse.monitoring.monitor import Lookout, Watched
+from oncehouse.monitoring.monitor import Monitor, MonitorTargets
+from oncehouse.monitoring.unavailable import NoAnswer
 from oncehouse.web.app import Dashboard
 from oncehouse.web.rendering import make_environment, render_live
 from oncehouse.web.verification_jobs import Verifications
@@ -38,20 +38,20 @@ def test_a_pipeline_that_ran_is_told_as_it_ran(live_pipeline):
     assert told[definitions.SPARK_BATCH] == stream.batch
 
     live_pipeline.command()  # writes the pipeline file
-    lookout = Lookout(Watched(pipelines=(live_pipeline.folder / "pipeline.yaml",)), wait_seconds=30)
-    samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
+    monitor = Monitor(MonitorTargets(pipelines=(live_pipeline.folder / "pipeline.yaml",)), wait_seconds=30)
+    samples = {(sample.metric, sample.labels): sample.value for sample in collect(monitor)}
     assert samples[definitions.RECORDS, ("live", "kafka", "new")] == 150
     assert samples[definitions.RECORDS, ("live", "kafka", "duplicate")] == 30
     assert samples[definitions.LAG, ("live", live_pipeline.topic, "0")] == 7
     assert samples[definitions.ROWS_LOADED, ("live", live_pipeline.table)] == 150
     assert samples[definitions.ANSWERS, ("kafka", "live")] == 1
     assert samples[definitions.INSERT_SECONDS, ("live", live_pipeline.table)] > 0
-    assert lookout.verify("live").is_clean
-    pages = Pages(lookout, Verifications(lookout))
+    assert monitor.verify("live").is_clean
+    pages = Pages(monitor, Verifications(monitor))
     shown = render_live(make_environment(), pages.pipeline({"name": "live"}), {"may_act": True})
     assert live_pipeline.table in shown
     assert "in clickhouse" in shown
-    assert Dashboard(lookout, make_door("127.0.0.1:0", token=None)).app is not None
+    assert Dashboard(monitor, make_http_auth("127.0.0.1:0", token=None)).app is not None
 
 
 def judge_spans(spans: list[ReadableSpan], table: str) -> None:
@@ -96,8 +96,8 @@ def test_a_scheduler_is_told_with_its_position_and_its_lag(clickhouse, database,
             "offsets": {"store": "catalog", "catalog": "sqlite:///offsets.db"},
         }
         (tmp_path / "etl.yaml").write_text(yaml.safe_dump(settings))
-        lookout = Lookout(Watched(etl=tmp_path / "etl.yaml"), wait_seconds=30)
-        samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
+        monitor = Monitor(MonitorTargets(etl=tmp_path / "etl.yaml"), wait_seconds=30)
+        samples = {(sample.metric, sample.labels): sample.value for sample in collect(monitor)}
     assert samples[definitions.ANSWERS, ("etl", "etl.yaml")] == 1
     assert samples[definitions.ETL_LAG, ("Fact", f"{database}.stage")] > 50
     assert samples[definitions.ETL_FAILURES, ("Fact",)] == 0
@@ -126,6 +126,6 @@ def test_an_outbox_in_postgresql_is_told_and_a_broker_that_is_away_costs_its_gro
     engine.dispose()
     file = tmp_path / "messaging.yaml"
     file.write_text(f"database: {postgres_url}\nkafka: {{bootstrap_servers: '127.0.0.1:9'}}\n")
-    lookout = Lookout(Watched(messaging=file, groups=("billing",)), wait_seconds=0.2)
-    assert lookout.outbox().waiting == 0
-    assert isinstance(lookout.groups(), NoAnswer)
+    monitor = Monitor(MonitorTargets(messaging=file, groups=("billing",)), wait_seconds=0.2)
+    assert monitor.outbox().waiting == 0
+    assert isinstance(monitor.groups(), NoAnswer)

@@ -51,9 +51,9 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.consumer.group_lag import GroupPartition, GroupStatus
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import inbox, seen
-from oncehouse.monitoring.background_probe import Hearing
+from oncehouse.monitoring.background_probe import BackgroundProbe
 from oncehouse.monitoring.etl import EtlView
-from oncehouse.monitoring.monitor import Lookout, Watched
+from oncehouse.monitoring.monitor import Monitor, MonitorTargets
 from oncehouse.sync.status import SyncStatus
 from outbox_examples import TABLES, open_outbox, write
 
@@ -91,25 +91,26 @@ topics:
 """
 
 
-class StandIn(Lookout):
+class StandIn(Monitor):
     """Answers for Kafka, ClickHouse and the syncs' databases; the rest is as in the product."""
 
-    def __init__(self, watched: Watched) -> None:
-        super().__init__(watched, wait_seconds=5.0)
+    def __init__(self, targets: MonitorTargets) -> None:
+        super().__init__(targets, wait_seconds=5.0)
         self.ends = {
             "orders": {("orders", 0): 130_500, ("orders", 1): 119_900, ("payments", 0): 48_400},
             "clicks": {("clicks", 0): 90_000},
         }
         self._ends = {
-            name: Hearing(lambda name=name: self.ends[name], every_seconds=0.2) for name in self.pipelines
+            name: BackgroundProbe(lambda name=name: self.ends[name], refresh_seconds=0.2)
+            for name in self.pipelines
         }
-        self._etl = Hearing(self._read_etl, every_seconds=0.2)
-        self._groups = Hearing(lambda: GROUPS, every_seconds=1)
-        self._syncs = Hearing(lambda: SYNCS, every_seconds=1)
+        self._etl = BackgroundProbe(self._read_etl, refresh_seconds=0.2)
+        self._groups = BackgroundProbe(lambda: GROUPS, refresh_seconds=1)
+        self._syncs = BackgroundProbe(lambda: SYNCS, refresh_seconds=1)
 
     def _read_etl(self) -> EtlView:
-        assert self.watched.etl is not None
-        with open_etl(self.watched.etl) as etl:
+        assert self.targets.etl is not None
+        with open_etl(self.targets.etl) as etl:
             known = read_offsets(etl).offsets
             return EtlView(
                 lineage=etl.lineage, topics=tuple(_topic_status(known, topic) for topic in etl.built_topics)
@@ -206,7 +207,7 @@ SYNCS = (
 @dataclass(frozen=True, kw_only=True)
 class MonitoredSystem:
     folder: Path
-    watched: Watched
+    targets: MonitorTargets
     parked: str
     """A batch that ClickHouse has refused."""
     loaded: str
@@ -257,7 +258,7 @@ def make_system(folder: Path) -> MonitoredSystem:
         folder=folder,
         parked=parked,
         loaded=loaded,
-        watched=Watched(
+        targets=MonitorTargets(
             pipelines=(folder / "orders.yaml", folder / "clicks.yaml"),
             etl=folder / "etl.yaml",
             messaging=folder / "messaging.yaml",

@@ -12,7 +12,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.monitoring.monitor import Watched
+    from oncehouse.monitoring.monitor import MonitorTargets
 
 TOKEN_VARIABLE = "ONCEHOUSE_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -58,22 +58,22 @@ AllowHosts = Annotated[
 ]
 
 
-def choose_watched(
+def choose_targets(
     files: list[Path] | None,
     etl: Path | None,
     messaging: Path | None,
     groups: list[str] | None,
     health: list[Path] | None,
     modules: list[str] | None,
-) -> Watched:
+) -> MonitorTargets:
     """What is named; without anything named, the pipeline file of this folder."""
-    from oncehouse.monitoring.monitor import Watched
+    from oncehouse.monitoring.monitor import MonitorTargets
 
     if groups and messaging is None:
         raise ConfigurationError("--group needs --messaging FILE, which says where Kafka is")
     others = bool(etl or messaging or health or modules)
     default = [] if others and not DEFAULT_FILE.exists() else [DEFAULT_FILE]
-    return Watched(
+    return MonitorTargets(
         pipelines=tuple(files or default),
         etl=etl,
         messaging=messaging,

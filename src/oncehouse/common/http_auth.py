@@ -18,7 +18,7 @@ _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class HttpAuth:
     host: str
     port: int
     """0 takes a free one."""
@@ -30,11 +30,11 @@ class Door:
         """Whether a request's `Host` names us."""
         return split_host(host_header) in self.names
 
-    def opens_for(self, given: str) -> bool:
+    def authorizes(self, given: str) -> bool:
         """Whether this is the token; every one where none is asked for."""
         return self.token is None or hmac.compare_digest(given.encode(), self.token.encode())
 
-    def opens_for_header(self, authorization: str) -> bool:
+    def authorizes_header(self, authorization: str) -> bool:
         """The same for a header `Authorization: Bearer …`."""
         return self.token is None or brings_token(authorization, self.token)
 
@@ -46,7 +46,7 @@ def brings_token(authorization: str, token: str) -> bool:
     return same and scheme.lower() == "bearer"
 
 
-def make_door(listen: str, *, token: str | None, names: Iterable[str] = ()) -> Door:
+def make_http_auth(listen: str, *, token: str | None, names: Iterable[str] = ()) -> HttpAuth:
     """`listen` is HOST:PORT. Raises ConfigurationError for a door that would stand open."""
     host, port = split_address(listen)
     own = is_loopback(host)
@@ -61,7 +61,7 @@ def make_door(listen: str, *, token: str | None, names: Iterable[str] = ()) -> D
             "`python -c 'import secrets; print(secrets.token_urlsafe())'` prints"
         )
     known = {name.lower().strip("[]") for name in names} | set(_OWN_NAMES) | {host.lower()}
-    return Door(host=host, port=port, token=token, names=frozenset(known))
+    return HttpAuth(host=host, port=port, token=token, names=frozenset(known))
 
 
 def split_address(listen: str) -> tuple[str, int]:

@@ -1,1 +1,4 @@
-"""Metrics for Prometheus: one list of names, what the read model says under them, and an endpoint that tells it."""
+"""Metrics for Prometheus: the list of names (`definitions.py`), samples of the monitor, and an HTTP endpoint.
+
+Imports `oncehouse.monitoring`; prometheus_client only in `exposition.py` and `server.py`. Start at `collect.py`.
+"""

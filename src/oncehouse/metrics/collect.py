@@ -1,7 +1,7 @@
-"""What the read model says, as samples of the metrics in `names.py`.
+"""Samples of the metrics in `definitions.py` from the views of the monitor.
 
-Views in, samples out: pure, but for `collect`, which looks. What cannot be read costs its own samples alone and is
-told by `oncehouse_answers`, so that a scrape never fails because one server is away.
+Pure, except `collect`, which reads the monitor. A part that cannot be read has no samples and sets `oncehouse_answers`
+to 0, so that a scrape never fails because one server is unavailable.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from oncehouse.errors import OncehouseError
 from oncehouse.ledger.models import RequestKind
 from oncehouse.metrics import definitions
 from oncehouse.metrics.definitions import Metric
-from oncehouse.monitoring.message_trace import NoAnswer
+from oncehouse.monitoring.unavailable import NoAnswer
 
 if TYPE_CHECKING:
     from oncehouse.messaging.consumer.group_lag import GroupStatus
     from oncehouse.messaging.outbox.status import OutboxStatus
     from oncehouse.monitoring.etl import EtlView
-    from oncehouse.monitoring.monitor import HealthView, Inboxes, Lookout
+    from oncehouse.monitoring.monitor import HealthView, Inboxes, Monitor
     from oncehouse.monitoring.overview import Overview
-    from oncehouse.monitoring.pipelines import Road
+    from oncehouse.monitoring.pipelines import PipelineActivity
     from oncehouse.pipeline.progress import StreamProgress
     from oncehouse.sync.status import SyncStatus
 
@@ -43,33 +43,36 @@ class Sample:
     value: float
 
 
-def collect(lookout: Lookout) -> Iterator[Sample]:
+def collect(monitor: Monitor) -> Iterator[Sample]:
     """Everything, as it is now."""
     started = time.monotonic()
     yield _sample(definitions.BUILD, 1, __version__)
-    for name in lookout.pipelines:
-        yield from _look("pipeline", name, partial(lookout.road, name), road_samples)
-    watched = lookout.watched
-    if watched.etl is not None:
-        yield from _look("etl", watched.etl.name, lookout.etl, etl_samples)
-    if watched.messaging is not None:
-        file = watched.messaging.name
-        yield from _look("outbox", file, lookout.outbox, outbox_samples)
-        yield from _look("inbox", file, lookout.inboxes, inbox_samples)
-    if watched.groups:
-        yield from _look("groups", ",".join(watched.groups), lookout.groups, group_samples)
-    if watched.health_files:
-        yield from _look("health", "", lookout.health, health_samples)
-    if watched.modules:
-        yield from _look("sync", ",".join(watched.modules), lookout.syncs, sync_samples)
+    for name in monitor.pipelines:
+        yield from _read_part("pipeline", name, partial(monitor.activity, name), activity_samples)
+    targets = monitor.targets
+    if targets.etl is not None:
+        yield from _read_part("etl", targets.etl.name, monitor.etl, etl_samples)
+    if targets.messaging is not None:
+        file = targets.messaging.name
+        yield from _read_part("outbox", file, monitor.outbox, outbox_samples)
+        yield from _read_part("inbox", file, monitor.inboxes, inbox_samples)
+    if targets.groups:
+        yield from _read_part("groups", ",".join(targets.groups), monitor.groups, group_samples)
+    if targets.health_files:
+        yield from _read_part("health", "", monitor.health, health_samples)
+    if targets.modules:
+        yield from _read_part("sync", ",".join(targets.modules), monitor.syncs, sync_samples)
     yield _sample(definitions.SCRAPE_SECONDS, time.monotonic() - started)
 
 
-def _look(
-    part: str, name: str, look: Callable[[], View | NoAnswer], tell: Callable[[View], Iterable[Sample]]
+def _read_part(
+    part: str,
+    name: str,
+    read: Callable[[], View | NoAnswer],
+    make_samples: Callable[[View], Iterable[Sample]],
 ) -> Iterator[Sample]:
     try:
-        found = look()
+        found = read()
     except OncehouseError:
         yield _sample(definitions.ANSWERS, 0, part, name)
         return
@@ -77,20 +80,20 @@ def _look(
         yield _sample(definitions.ANSWERS, 0, part, name)
         return
     yield _sample(definitions.ANSWERS, 1, part, name)
-    yield from tell(found)
+    yield from make_samples(found)
 
 
 def _sample(metric: Metric, value: float, *labels: object) -> Sample:
     return Sample(metric, tuple(map(str, labels)), float(value))
 
 
-def road_samples(road: Road) -> Iterator[Sample]:
-    overview, name = road.overview, road.overview.pipeline
-    yield from _settled(road)
-    yield from _loading(road)
-    yield from _asked(overview)
-    if overview.lag is not None or road.lag_trouble is not None:
-        yield _sample(definitions.ANSWERS, road.lag_trouble is None, "kafka", name)
+def activity_samples(activity: PipelineActivity) -> Iterator[Sample]:
+    overview, name = activity.overview, activity.overview.pipeline
+    yield from _epoch_samples(activity)
+    yield from _load_samples(activity)
+    yield from _request_samples(overview)
+    if overview.lag is not None or activity.lag_trouble is not None:
+        yield _sample(definitions.ANSWERS, activity.lag_trouble is None, "kafka", name)
     for place in overview.positions:
         yield _sample(definitions.POSITION, place.next_offset, name, place.topic, place.partition)
         if place.lag is not None:
@@ -107,23 +110,23 @@ def road_samples(road: Road) -> Iterator[Sample]:
         )
 
 
-def _settled(road: Road) -> Iterator[Sample]:
-    name = road.overview.pipeline
-    for totals in road.overview.epochs:
+def _epoch_samples(activity: PipelineActivity) -> Iterator[Sample]:
+    name = activity.overview.pipeline
+    for totals in activity.overview.epochs:
         yield _sample(definitions.EPOCHS, totals.epochs, name, totals.kind)
         for fate in _FATES:
             yield _sample(definitions.RECORDS, getattr(totals.counts, fate), name, totals.kind, fate)
-    yield _sample(definitions.CONFLICTS, road.overview.conflicts, name)
-    yield _sample(definitions.READ_RATE, road.pace.read_per_second, name)
-    if (newest := road.newest_epoch) is not None:
+    yield _sample(definitions.CONFLICTS, activity.overview.conflicts, name)
+    yield _sample(definitions.READ_RATE, activity.pace.read_per_second, name)
+    if (newest := activity.newest_epoch) is not None:
         yield _sample(definitions.LAST_EPOCH_TIME, newest.registered_at, name)
         yield _sample(
             definitions.LAST_EPOCH_SECONDS, max(0.0, newest.registered_at - newest.started_at), name
         )
 
 
-def _loading(road: Road) -> Iterator[Sample]:
-    overview, name = road.overview, road.overview.pipeline
+def _load_samples(activity: PipelineActivity) -> Iterator[Sample]:
+    overview, name = activity.overview, activity.overview.pipeline
     for table, rows in overview.rows_in_clickhouse.items():
         yield _sample(definitions.ROWS_LOADED, rows, name, table)
     for found in overview.batches:
@@ -133,26 +136,26 @@ def _loading(road: Road) -> Iterator[Sample]:
         yield _sample(definitions.OPEN_PARTS, parts.parts, name, parts.table)
         yield _sample(definitions.OPEN_ROWS, parts.rows, name, parts.table)
     yield _sample(definitions.OLDEST_WAITING, overview.oldest_waiting_seconds or 0.0, name)
-    yield _sample(definitions.LOAD_RATE, road.pace.loaded_per_second, name)
-    for table, seconds in road.pace.insert_seconds.items():
+    yield _sample(definitions.LOAD_RATE, activity.pace.loaded_per_second, name)
+    for table, seconds in activity.pace.insert_seconds.items():
         yield _sample(definitions.INSERT_SECONDS, seconds, name, table)
-    yield _sample(definitions.BACKLOG, road.room.backlog_bytes, name)
-    if road.max_backlog_bytes is not None:
-        yield _sample(definitions.BACKLOG_LIMIT, road.max_backlog_bytes, name)
-    for view in road.disks:
+    yield _sample(definitions.BACKLOG, activity.storage.backlog_bytes, name)
+    if activity.max_backlog_bytes is not None:
+        yield _sample(definitions.BACKLOG_LIMIT, activity.max_backlog_bytes, name)
+    for view in activity.disks:
         holds = view.disk.holds.partition(" under ")[0]
         yield _sample(definitions.DISK_FREE, view.disk.free_bytes, name, holds)
         yield _sample(definitions.DISK_KEPT_FREE, view.kept_free_bytes, name, holds)
 
 
-def _asked(overview: Overview) -> Iterator[Sample]:
+def _request_samples(overview: Overview) -> Iterator[Sample]:
     name = overview.pipeline
     for reason, count in overview.dead_letters.items():
         yield _sample(definitions.DEAD_LETTERS, count, name, reason)
     for schema, count in overview.waiting.items():
         yield _sample(definitions.WAITING_FOR_SCHEMA, count, name, schema)
-    waiting = Counter(asked.kind for asked in overview.requests if asked.done_at is None)
-    refused = Counter(asked.kind for asked in overview.requests if asked.is_refused)
+    waiting = Counter(request.kind for request in overview.requests if request.done_at is None)
+    refused = Counter(request.kind for request in overview.requests if request.is_refused)
     # Of every kind from the beginning on: Prometheus sees no increase of a series that is born at 1.
     for kind in RequestKind:
         yield _sample(definitions.REQUESTS_OPEN, waiting[kind], name, kind)

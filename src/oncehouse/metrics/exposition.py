@@ -18,7 +18,7 @@ PLAIN = "text/plain"
 
 
 class SampleCollector(Collector):
-    """Asks anew for every scrape; keeps nothing between them."""
+    """Collects for each scrape; keeps nothing between scrapes."""
 
     def __init__(self, collect: Callable[[], Iterable[Sample]]) -> None:
         self._collect = collect

@@ -1,6 +1,6 @@
 """`GET /metrics` for a process that has no web server of its own: `oncehouse metrics --listen` and `oncehouse run`.
 
-A thread a scrape, so that a slow one holds up nobody; what is served is read anew each time.
+One thread per scrape, so that a slow scrape delays no other; each scrape reads the current values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from oncehouse.common.http_auth import Door
+from oncehouse.common.http_auth import HttpAuth
 from oncehouse.errors import ConfigurationError
 from oncehouse.metrics.exposition import write_text
 
@@ -36,19 +36,19 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = 30
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the library gives it
-        """A scrape every few seconds is no news."""
+        """Scrapes are not logged."""
 
 
 class MetricsServer:
-    """Listens from its making until `close`."""
+    """Listens from its creation until `close`."""
 
-    def __init__(self, door: Door, registry: CollectorRegistry) -> None:
-        kind = _Server6 if ":" in door.host else _Server
+    def __init__(self, auth: HttpAuth, registry: CollectorRegistry) -> None:
+        kind = _Server6 if ":" in auth.host else _Server
         try:
-            self._server = make_server(door.host, door.port, make_app(door, registry), kind, _QuietHandler)
+            self._server = make_server(auth.host, auth.port, make_app(auth, registry), kind, _QuietHandler)
         except OSError as error:
             raise ConfigurationError(
-                f"metrics cannot be served on {door.host}:{door.port} ({error.strerror or error}); name another "
+                f"metrics cannot be served on {auth.host}:{auth.port} ({error.strerror or error}); name another "
                 "address"
             ) from error
         self.port = int(self._server.server_port)
@@ -63,15 +63,15 @@ class MetricsServer:
         self._thread.join()
 
 
-def make_app(door: Door, registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]:
+def make_app(auth: HttpAuth, registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]:
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        # Whoever knows the token may call it by any name; a page in somebody's browser does not know it.
-        if door.token is None and not door.knows(environ.get("HTTP_HOST", "")):
-            return _refuse(start, "421 Misdirected Request", "this machine is known by its own names alone")
-        if not door.opens_for_header(environ.get("HTTP_AUTHORIZATION", "")):
+        # A client with the token may use any host name: a page in a browser does not know the token.
+        if auth.token is None and not auth.knows(environ.get("HTTP_HOST", "")):
+            return _refuse(start, "421 Misdirected Request", "unknown host name")
+        if not auth.authorizes_header(environ.get("HTTP_AUTHORIZATION", "")):
             return _refuse(start, "401 Unauthorized", "a bearer token is needed")
         if environ.get("PATH_INFO") != "/metrics" or environ.get("REQUEST_METHOD") != "GET":
-            return _refuse(start, "404 Not Found", "there is GET /metrics and nothing else")
+            return _refuse(start, "404 Not Found", "only GET /metrics is served")
         try:
             body, content_type = write_text(registry, environ.get("HTTP_ACCEPT", ""))
         except Exception as error:  # noqa: BLE001 - a request's edge: the next scrape may do better

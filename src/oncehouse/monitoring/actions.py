@@ -1,8 +1,8 @@
-"""What people do by hand, whether at the command line or in the dashboard: one function for each.
+"""The actions of users, at the command line and in the dashboard: one function for each.
 
-Each checks what is asked for, changes one thing in one transaction, and gives back what it did; ConfigurationError
-says why it cannot be done, and nothing is changed then. What only the holder of the ingest lease may perform is left
-as a request in the ledger.
+Each checks its arguments, changes one thing in one transaction and returns what it did; it raises ConfigurationError,
+and changes nothing, if the action is impossible. Work that only the holder of the ingest lease may do becomes a request
+in the ledger.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def request_replay(catalog: Catalog, selection: Selection) -> int:
     counts = count_letters(catalog)
     if not counts:
         raise ConfigurationError("There are no dead letters to try again.")
-    demand_reason(selection.reason, counts)
+    require_reason(selection.reason, counts)
     return add_request(catalog, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments())
 
 
@@ -88,14 +88,14 @@ def count_letters(catalog: Catalog) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda found: (-found[1], found[0])))
 
 
-def demand_reason(reason: str | None, counts: Mapping[str, int]) -> None:
+def require_reason(reason: str | None, counts: Mapping[str, int]) -> None:
     """A reason that no letter has is most likely misspelt."""
     if reason is None or not counts or reason in counts:
         return
     raise ConfigurationError(f"No dead letter has the reason {reason!r}; {_guess(reason, counts)}")
 
 
-def demand_table(pipeline: Pipeline, table: str) -> None:
+def require_table(pipeline: Pipeline, table: str) -> None:
     """A table that the pipeline file does not name is most likely misspelt."""
     names = [declared.name for declared in pipeline.tables]
     if table not in names:
@@ -113,7 +113,7 @@ def request_refill(pipeline: Pipeline, catalog: Catalog, table: str) -> int:
     """Have a table filled again from the ledger; returns the number of the request."""
     from oncehouse.ledger.catalog.requests import add_request
 
-    demand_table(pipeline, table)
+    require_table(pipeline, table)
     return add_request(catalog, RequestKind.REFILL_TABLE, {"table": table})
 
 

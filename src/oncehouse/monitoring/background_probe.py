@@ -1,7 +1,7 @@
-"""Questions to servers that may be slow or away, asked beside whoever looks.
+"""Background probes of servers that may be slow or unavailable.
 
-Part of the read model (`insights.py`). A looker gets what was last heard and never waits longer than it wants to; a
-server that does not answer holds up nothing but its own question.
+A reader gets the last answer and waits at most as long as it asks for. A server that does not answer delays only its
+own probe.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from oncehouse.errors import OncehouseError
-from oncehouse.monitoring.message_trace import NoAnswer
+from oncehouse.monitoring.unavailable import NoAnswer
 
 Answer = TypeVar("Answer")
 
 _NOT_YET = NoAnswer(why="it has not answered yet", failed=False)
 
 
-class Hearing(Generic[Answer]):
-    """One question, asked anew when its answer is older than `every_seconds` and somebody wants to know."""
+class BackgroundProbe(Generic[Answer]):
+    """One question to a server, repeated on a thread when a reader finds the answer older than `refresh_seconds`."""
 
     def __init__(
         self,
         question: Callable[[], Answer],
         *,
-        every_seconds: float,
+        refresh_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._question = question
-        self._every_seconds = every_seconds
+        self._refresh_seconds = refresh_seconds
         self._monotonic = monotonic
         self._lock = threading.Condition()
         self._asking = False
-        self._again = False
-        self._heard: Answer | NoAnswer | None = None
-        self._heard_at = 0.0
+        self._is_outdated = False
+        self._answer: Answer | NoAnswer | None = None
+        self._answered_at = 0.0
 
-    def hear(self, *, wait_seconds: float) -> Answer | NoAnswer:
-        """What was last heard; the first time, and after `forget`, the answer is waited for this long."""
+    def read(self, *, wait_seconds: float) -> Answer | NoAnswer:
+        """The last answer; waits this long for the first one, also after `forget`."""
         with self._lock:
-            fresh = self._heard is not None and self._monotonic() - self._heard_at < self._every_seconds
+            fresh = self._answer is not None and self._monotonic() - self._answered_at < self._refresh_seconds
             if not fresh and not self._asking:
                 self._start()
-            self._lock.wait_for(lambda: self._heard is not None, timeout=wait_seconds)
-            return _NOT_YET if self._heard is None else self._heard
+            self._lock.wait_for(lambda: self._answer is not None, timeout=wait_seconds)
+            return _NOT_YET if self._answer is None else self._answer
 
     def forget(self) -> None:
-        """What was heard no longer holds, for somebody has changed something."""
+        """Drop the last answer, after a change."""
         with self._lock:
-            self._heard = None
-            self._again = self._asking
+            self._answer = None
+            self._is_outdated = self._asking
 
     def _start(self) -> None:
         self._asking = True
@@ -60,16 +60,16 @@ class Hearing(Generic[Answer]):
 
     def _ask(self) -> None:
         try:
-            heard: Answer | NoAnswer = self._question()
+            answer: Answer | NoAnswer = self._question()
         except OncehouseError as error:
-            heard = NoAnswer(why=str(error), failed=True)
-        except Exception as error:  # noqa: BLE001 - a thread's edge: whoever looks has to be told something
-            heard = NoAnswer(why=f"unexpected {type(error).__name__}: {error}", failed=True)
+            answer = NoAnswer(why=str(error), failed=True)
+        except Exception as error:  # noqa: BLE001 - a thread's edge: readers have to see the failure
+            answer = NoAnswer(why=f"unexpected {type(error).__name__}: {error}", failed=True)
         with self._lock:
-            if self._again:
-                # Asked before the change: what it says may be from before, too.
-                self._again = False
+            if self._is_outdated:
+                # The question was asked before the change, so its answer may be outdated.
+                self._is_outdated = False
                 self._start()
                 return
-            self._heard, self._heard_at, self._asking = heard, self._monotonic(), False
+            self._answer, self._answered_at, self._asking = answer, self._monotonic(), False
             self._lock.notify_all()

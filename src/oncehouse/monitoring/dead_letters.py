@@ -1,6 +1,6 @@
-"""Dead letters as people see them: a page at a time, newest first, with hints, and safe to print.
+"""Dead letters for the CLI and the dashboard: a page at a time, newest first, with hints, and safe to print.
 
-Part of the read model (`insights.py`): reads the ledger only, and no more of its files than a page takes.
+Reads the ledger only, and no more of its files than a page needs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterPage:
+class DeadLetterPage:
     dead_letters: tuple[DeadLetter, ...]
     """Newest first."""
     next: str | None
@@ -66,10 +66,10 @@ def list_dead_letters(
     limit: int = 100,
     after: str | None = None,
     fields: Mapping[str, ColumnType] | None = None,
-) -> LetterPage:
-    """A page of the newest letters that were not tried again; no more is read than it takes.
+) -> DeadLetterPage:
+    """A page of the newest dead letters that were not replayed.
 
-    `after` goes on behind an earlier page; `fields` are the declared ones, for hints at what would fit.
+    `after` continues an earlier page; `fields` are the declared ones, for hints.
     """
     meant = selection or Selection()
     start, before = _find_place(catalog, after, meant)
@@ -78,15 +78,15 @@ def list_dead_letters(
     for file in walk_newest_files(catalog, reason=meant.reason, start=start):
         for letter_row, letter in _newest(store, file, meant, before, limit - len(found) + 1):
             if len(found) == limit:
-                return LetterPage(dead_letters=tuple(found), next=place)
+                return DeadLetterPage(dead_letters=tuple(found), next=place)
             found.append(_letter(file.epoch, letter, fields or {}))
             place = f"{file.dead_letter_file}:{letter_row}"
         before = None
-    return LetterPage(dead_letters=tuple(found), next=None)
+    return DeadLetterPage(dead_letters=tuple(found), next=None)
 
 
 def choose_reason(reason: str | None) -> Selection:
-    """All letters, or those of one reason."""
+    """All dead letters, or those with one reason."""
     return Selection(reason=reason)
 
 

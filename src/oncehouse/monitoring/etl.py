@@ -1,7 +1,4 @@
-"""The scheduler as people see it: what each topic does now in words, and the graph of its lineage.
-
-Part of the read model (`insights.py`). Pure.
-"""
+"""Views of the etl scheduler: the state of each topic as text, and the graph of the lineage. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""How far Kafka has come: the end offsets of a pipeline's topics, and where consumer groups stand.
+"""Reads Kafka: the end offsets of a pipeline's topics, and the lag of consumer groups.
 
-Part of the read model (`insights.py`). When Kafka is away, everything else is still told.
-Who asks often keeps a client, which is opened by the first question.
+The readers keep their client, which the first call opens.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def read_ends(topics: Topics) -> EndOffsets:
     return topics.latest(places)
 
 
-class EndQuestion:
+class EndOffsetReader:
     def __init__(self, kafka: Kafka | None) -> None:
         self._kafka = kafka
         self._topics: Topics | None = None
@@ -49,7 +48,7 @@ class EndQuestion:
         return read_ends(self._topics)
 
 
-class GroupQuestion:
+class GroupReader:
     def __init__(self, groups: Iterable[str], kafka: KafkaAddress) -> None:
         self._names = tuple(groups)
         self._kafka = kafka

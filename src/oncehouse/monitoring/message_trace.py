@@ -1,37 +1,28 @@
 """Where a message of an outbox is: its row, its places in Kafka, what the ledger made of it, its rows in ClickHouse.
 
-Part of the read model (`insights.py`). Each stage is asked by itself: one that cannot be reached says so, and those
-behind it are asked as far as they can be. Nothing is changed anywhere.
+Each stage is read by itself: a stage that is unavailable is reported, and the stages after it are read as far as
+possible. Nothing is changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 from uuid import UUID
 
 from oncehouse.clickhouse.batch_rows import count_of_batch
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.outbox.ids import time_of
 from oncehouse.messaging.outbox.kafka_search import KafkaPlace, Scan
 from oncehouse.messaging.outbox.lookup import OutboxRowView, RowState
 from oncehouse.monitoring.record_trace import Destination, RecordTrace, RowTrace, trace_record
+from oncehouse.monitoring.unavailable import NoAnswer, ask
 
-Found = TypeVar("Found")
 # Clocks of writers, brokers and databases differ; a scan begins this much before the message was made.
 _MARGIN_SECONDS = 300.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoAnswer:
-    why: str
-    failed: bool
-    """It was asked and could not be reached; False: there was nothing to ask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +63,6 @@ ABSENT_ROW = NoAnswer(
     why="no such row: it was sent and cleaned up, or its transaction was rolled back",
     failed=False,
 )
-
-
-def ask(question: Callable[[], Found]) -> Found | NoAnswer:
-    """The answer of a stage, or why there is none."""
-    try:
-        return question()
-    except OncehouseError as error:
-        return NoAnswer(why=str(error), failed=True)
 
 
 def find_places(

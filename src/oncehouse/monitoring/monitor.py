@@ -1,8 +1,8 @@
-"""Everything that is looked at, in one place: pipelines, the scheduler, messaging, consumers and syncs.
+"""The read model of everything that oncehouse runs: pipelines, etl, outbox, inboxes, consumers and syncs.
 
-Part of the read model (`insights.py`), and what dashboard and metrics stand on. Ledgers stay open
-from look to look; servers that may be slow are asked beside the looker (`insights_hearing.py`). Methods raise
-OncehouseError, or answer NoAnswer where somebody is asked who may be away. Nothing is changed anywhere.
+The dashboard and the metrics read it. Ledgers stay open between reads; servers that may be slow are asked by a
+background probe (`background_probe.py`). Methods raise OncehouseError, or return NoAnswer if a server is unavailable.
+Nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.open import KeptLedger, open_ledger
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.monitoring import overview
-from oncehouse.monitoring import pipelines as insights_road
-from oncehouse.monitoring.background_probe import Hearing
-from oncehouse.monitoring.dead_letters import LetterPage, declared_fields, list_dead_letters
+from oncehouse.monitoring import overview, pipelines
+from oncehouse.monitoring.background_probe import BackgroundProbe
+from oncehouse.monitoring.dead_letters import DeadLetterPage, declared_fields, list_dead_letters
 from oncehouse.monitoring.etl import EtlView
-from oncehouse.monitoring.kafka import EndQuestion, GroupQuestion
-from oncehouse.monitoring.message_trace import NoAnswer
+from oncehouse.monitoring.kafka import EndOffsetReader, GroupReader
+from oncehouse.monitoring.unavailable import NoAnswer
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.maintenance.verify_report import VerifyReport
 
@@ -41,21 +40,21 @@ if TYPE_CHECKING:
     from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.status import OutboxStatus
     from oncehouse.monitoring.overview import BatchDetail, LeaseView
-    from oncehouse.monitoring.pipelines import BatchPage, EpochDetail, EpochPage, IndexAge, Road
+    from oncehouse.monitoring.pipelines import BatchPage, EpochDetail, EpochPage, IndexAge, PipelineActivity
     from oncehouse.sync.status import SyncStatus
 
-__all__ = ["EtlView", "HealthView", "Inboxes", "Lookout", "VerifyReport", "Watched"]
+__all__ = ["EtlView", "HealthView", "Inboxes", "Monitor", "MonitorTargets", "VerifyReport"]
 
 KAFKA_SECONDS = 5.0
 SERVER_SECONDS = 2.0
 """How old an answer of ClickHouse or of a sync's database may be."""
 HEALTH_SECONDS = 60.0
-"""A health file that is older tells of a consumer that is gone or stuck."""
+"""If a health file is older, its consumer has stopped or is stuck."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """Which files and names are looked at."""
+class MonitorTargets:
+    """The files, consumer groups and modules to monitor."""
 
     pipelines: tuple[Path, ...] = ()
     etl: Path | None = None
@@ -71,7 +70,7 @@ class Watched:
 class Inboxes:
     inboxes: tuple[InboxStatus, ...]
     consumers: tuple[ConsumerStatus, ...]
-    """What `once` remembers."""
+    """The ids that `once` keeps, by consumer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,48 +79,48 @@ class HealthView:
     health: Health | NoAnswer
 
 
-class Lookout:
-    def __init__(self, watched: Watched, *, wait_seconds: float = 1.0) -> None:
-        """Reads the files, so that a wrong one is told at once; asks nobody yet.
+class Monitor:
+    def __init__(self, targets: MonitorTargets, *, wait_seconds: float = 1.0) -> None:
+        """Reads the files, so that an invalid file is reported at once; connects to no server yet.
 
-        `wait_seconds`: how long a first answer is waited for.
+        `wait_seconds`: how long to wait for the first answer of a server.
         """
-        self.watched = watched
-        self.pipelines = _load_pipelines(watched.pipelines)
-        _read_other_files(watched)
+        self.targets = targets
+        self.pipelines = _load_pipelines(targets.pipelines)
+        _read_other_files(targets)
         self._wait_seconds = wait_seconds
         self._ledgers = {name: KeptLedger(pipeline) for name, pipeline in self.pipelines.items()}
         self._ends = {
-            name: Hearing(EndQuestion(pipeline.source.kafka), every_seconds=KAFKA_SECONDS)
+            name: BackgroundProbe(EndOffsetReader(pipeline.source.kafka), refresh_seconds=KAFKA_SECONDS)
             for name, pipeline in self.pipelines.items()
             if pipeline.source.kafka is not None
         }
-        self._etl = Hearing(self._read_etl, every_seconds=SERVER_SECONDS)
-        self._groups = Hearing(self._read_groups, every_seconds=KAFKA_SECONDS)
-        self._group_question: GroupQuestion | None = None
-        self._syncs = Hearing(self._read_syncs, every_seconds=SERVER_SECONDS)
+        self._etl = BackgroundProbe(self._read_etl, refresh_seconds=SERVER_SECONDS)
+        self._groups = BackgroundProbe(self._read_groups, refresh_seconds=KAFKA_SECONDS)
+        self._group_reader: GroupReader | None = None
+        self._syncs = BackgroundProbe(self._read_syncs, refresh_seconds=SERVER_SECONDS)
 
     # Pipelines.
 
-    def road(self, name: str) -> Road:
+    def activity(self, name: str) -> PipelineActivity:
         pipeline = self.pipeline(name)
-        heard = self._ends[name].hear(wait_seconds=self._wait_seconds) if name in self._ends else None
-        known = None if heard is None or isinstance(heard, NoAnswer) else heard
+        answer = self._ends[name].read(wait_seconds=self._wait_seconds) if name in self._ends else None
+        known = None if answer is None or isinstance(answer, NoAnswer) else answer
         with self.open(name) as catalog:
-            return insights_road.read_road(
+            return pipelines.read_activity(
                 pipeline,
                 catalog,
                 end_offsets=known,
-                lag_trouble=heard.why if isinstance(heard, NoAnswer) else None,
+                lag_trouble=answer.why if isinstance(answer, NoAnswer) else None,
             )
 
     def epochs(self, name: str, *, before: int | None = None, limit: int = 50) -> EpochPage:
         with self.open(name) as catalog:
-            return insights_road.list_epoch_page(catalog, before=before, limit=limit)
+            return pipelines.list_epoch_page(catalog, before=before, limit=limit)
 
     def epoch(self, name: str, epoch: int) -> EpochDetail:
         with self.open(name) as catalog:
-            return insights_road.read_epoch(catalog, epoch)
+            return pipelines.read_epoch(catalog, epoch)
 
     def batches(
         self,
@@ -133,9 +132,7 @@ class Lookout:
         limit: int = 50,
     ) -> BatchPage:
         with self.open(name) as catalog:
-            return insights_road.list_batch_page(
-                catalog, status=status, table=table, after=after, limit=limit
-            )
+            return pipelines.list_batch_page(catalog, status=status, table=table, after=after, limit=limit)
 
     def batch(self, name: str, batch_id: str) -> BatchDetail:
         with self.open(name) as catalog:
@@ -143,11 +140,11 @@ class Lookout:
 
     def index_ages(self, name: str) -> tuple[IndexAge, ...]:
         with self.open(name) as catalog:
-            return insights_road.read_index_ages(catalog)
+            return pipelines.read_index_ages(catalog)
 
-    def letters(
+    def dead_letters(
         self, name: str, *, reason: str | None = None, after: str | None = None, limit: int = 50
-    ) -> LetterPage:
+    ) -> DeadLetterPage:
         pipeline = self.pipeline(name)
         with self.open(name) as catalog:
             return list_dead_letters(
@@ -170,19 +167,19 @@ class Lookout:
 
         pipeline = self.pipeline(name)
         client = None if ledger_only else connect(pipeline.clickhouse)
-        # Not the one that lookers share: what it asks may take longer than anybody looks.
+        # A connection of its own: its queries may take longer than those of the shared one should.
         with open_ledger(pipeline) as catalog:
             return verify(pipeline, catalog, FileStore(pipeline.ledger.files), client, files=files)
 
     def pipeline(self, name: str) -> Pipeline:
         if name not in self.pipelines:
             known = ", ".join(self.pipelines) or "none"
-            raise ConfigurationError(f"There is no pipeline {name!a} here; there are: {known}")
+            raise ConfigurationError(f"Unknown pipeline {name!a}; known pipelines: {known}")
         return self.pipelines[name]
 
     @contextmanager
     def open(self, name: str) -> Iterator[Catalog]:
-        """The catalog, which stays open for the next look."""
+        """The catalog, which stays open for later reads."""
         self.pipeline(name)
         yield self._ledgers[name].open()
 
@@ -193,16 +190,16 @@ class Lookout:
     # The scheduler.
 
     def etl(self) -> EtlView | NoAnswer:
-        return self._etl.hear(wait_seconds=self._wait_seconds)
+        return self._etl.read(wait_seconds=self._wait_seconds)
 
     @contextmanager
     def open_etl(self) -> Iterator[Etl]:
         from oncehouse.etl.open import open_etl
 
-        with open_etl(_named(self.watched.etl, "--etl")) as etl:
+        with open_etl(_named(self.targets.etl, "--etl")) as etl:
             yield etl
 
-    def demand_topic(self, name: str) -> None:
+    def require_topic(self, name: str) -> None:
         """Raises ConfigurationError where the lineage has no such topic."""
         from oncehouse.etl.open import find_topic
 
@@ -210,7 +207,7 @@ class Lookout:
             find_topic(etl, name)
 
     def forget_etl(self) -> None:
-        """After a change by hand: the next look waits for a new answer."""
+        """After an action of a user: the next read waits for a new answer."""
         self._etl.forget()
 
     def _read_etl(self) -> EtlView:
@@ -231,7 +228,7 @@ class Lookout:
         from oncehouse.messaging.outbox.open import open_outbox
         from oncehouse.messaging.settings import load_messaging
 
-        settings = load_messaging(_named(self.watched.messaging, "--messaging"))
+        settings = load_messaging(_named(self.targets.messaging, "--messaging"))
         database, table = settings.require_database(), settings.outbox.table
         with open_outbox(database, table, patience=LOOKING) as outbox:
             yield outbox
@@ -250,27 +247,27 @@ class Lookout:
         from oncehouse.messaging.inbox.open import open_inbox_database
         from oncehouse.messaging.settings import load_messaging
 
-        settings = load_messaging(_named(self.watched.messaging, "--messaging"))
+        settings = load_messaging(_named(self.targets.messaging, "--messaging"))
         database = settings.require_database()
         with open_inbox_database(database, settings.inbox, patience=LOOKING) as opened:
             yield opened
 
     def groups(self) -> tuple[GroupStatus, ...] | NoAnswer:
-        if not self.watched.groups:
+        if not self.targets.groups:
             return ()
-        return self._groups.hear(wait_seconds=self._wait_seconds)
+        return self._groups.read(wait_seconds=self._wait_seconds)
 
     def _read_groups(self) -> tuple[GroupStatus, ...]:
         from oncehouse.messaging.settings import load_messaging
 
-        if self._group_question is None:
-            kafka = load_messaging(_named(self.watched.messaging, "--messaging")).require_kafka()
-            self._group_question = GroupQuestion(self.watched.groups, kafka)
-        return self._group_question()
+        if self._group_reader is None:
+            kafka = load_messaging(_named(self.targets.messaging, "--messaging")).require_kafka()
+            self._group_reader = GroupReader(self.targets.groups, kafka)
+        return self._group_reader()
 
     def health(self) -> tuple[HealthView, ...]:
         from oncehouse.messaging.consumer.health import read_health
-        from oncehouse.monitoring.message_trace import ask
+        from oncehouse.monitoring.unavailable import ask
 
         now = time.time()
         return tuple(
@@ -278,19 +275,19 @@ class Lookout:
                 file=str(file),
                 health=ask(partial(read_health, file, max_age_seconds=HEALTH_SECONDS, now=now)),
             )
-            for file in self.watched.health_files
+            for file in self.targets.health_files
         )
 
     # Model sync.
 
     def syncs(self) -> tuple[SyncStatus, ...] | NoAnswer:
-        return self._syncs.hear(wait_seconds=self._wait_seconds)
+        return self._syncs.read(wait_seconds=self._wait_seconds)
 
     def _read_syncs(self) -> tuple[SyncStatus, ...]:
         from oncehouse.sync.discovery import find_syncs
         from oncehouse.sync.status import read_status
 
-        return tuple(read_status(find_syncs(self.watched.modules)))
+        return tuple(read_status(find_syncs(self.targets.modules)))
 
 
 def _load_pipelines(files: Iterable[Path]) -> dict[str, Pipeline]:
@@ -298,22 +295,22 @@ def _load_pipelines(files: Iterable[Path]) -> dict[str, Pipeline]:
     for file in files:
         pipeline = load_pipeline(file)
         if pipeline.pipeline in found:
-            raise ConfigurationError(f"{file}: another file has a pipeline {pipeline.pipeline!r} already")
+            raise ConfigurationError(f"{file}: another file already defines a pipeline {pipeline.pipeline!r}")
         found[pipeline.pipeline] = pipeline
     return found
 
 
-def _read_other_files(watched: Watched) -> None:
+def _read_other_files(targets: MonitorTargets) -> None:
     from oncehouse.etl.settings import load_settings
     from oncehouse.messaging.settings import load_messaging
 
-    if watched.etl is not None:
-        load_settings(watched.etl)
-    if watched.messaging is not None:
-        load_messaging(watched.messaging)
+    if targets.etl is not None:
+        load_settings(targets.etl)
+    if targets.messaging is not None:
+        load_messaging(targets.messaging)
 
 
 def _named(file: Path | None, option: str) -> Path:
     if file is None:
-        raise ConfigurationError(f"nothing is looked at there; name its file with {option}")
+        raise ConfigurationError(f"no file is given; name one with {option}")
     return file

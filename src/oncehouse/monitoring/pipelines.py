@@ -1,7 +1,6 @@
-"""A pipeline as a road: what flows, how fast, how it went in the last hour, and where on the disks there is room.
+"""The activity of a pipeline: counts, rates, the last hour by minute, free disk space; pages of epochs and batches.
 
-Part of the read model (`insights.py`). Rates and curves come from what the ledger wrote down, so that whoever looks
-needs no memory of its own and several lookers see the same.
+Rates and curves are computed from the ledger, so that readers keep no state and all see the same values.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ class DiskView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Road:
+class PipelineActivity:
     overview: Overview
     pace: Pace
-    room: StorageState
+    storage: StorageState
     max_backlog_bytes: int | None
     disks: tuple[DiskView, ...]
     newest_epoch: EpochRow | None
     lag_trouble: str | None
-    """Why the lag is not known; none where it is, and where there is no Kafka."""
+    """Why the lag is not known; None if it is known or the pipeline has no Kafka source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,27 +96,27 @@ class BatchPage:
     """The batch after which the next page begins; none on the last."""
 
 
-def read_road(
+def read_activity(
     pipeline: Pipeline,
     catalog: Catalog,
     *,
     end_offsets: Mapping[tuple[str, int], int] | None = None,
     lag_trouble: str | None = None,
-) -> Road:
-    room = read_storage_state(pipeline, catalog)
+) -> PipelineActivity:
+    storage = read_storage_state(pipeline, catalog)
     with catalog.snapshot() as view:
         now = view.now()
         since = now - CURVE_POINTS * POINT_SECONDS
         epochs = recent.list_recent_epochs(view, since=since)
         loads = recent.list_recent_loads(view, since=since)
         newest = next(iter(recent.page_epochs(view, before=None, limit=1)), None)
-    return Road(
+    return PipelineActivity(
         overview=read_overview(catalog, end_offsets=end_offsets),
         pace=measure_pace(epochs, loads, now),
-        room=room,
+        storage=storage,
         max_backlog_bytes=pipeline.ledger.max_backlog,
         disks=tuple(
-            DiskView(disk=disk, kept_free_bytes=least_free(disk, pipeline.ledger)) for disk in room.disks
+            DiskView(disk=disk, kept_free_bytes=least_free(disk, pipeline.ledger)) for disk in storage.disks
         ),
         newest_epoch=newest,
         lag_trouble=lag_trouble,
@@ -158,7 +157,7 @@ def _mean_seconds(loads: Iterable[Load]) -> dict[str, float]:
 
 
 def read_index_ages(catalog: Catalog) -> tuple[IndexAge, ...]:
-    """The key index by how long ago its keys were last seen first; ages without keys are left out."""
+    """The key index by the age of its segments; ages without keys are omitted."""
     with catalog.snapshot() as view:
         now, segments = view.now(), list_segments(view)
     found: dict[str, list[int]] = {name: [0, 0, 0] for name, _ in _AGES}

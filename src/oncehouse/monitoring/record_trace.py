@@ -1,6 +1,6 @@
 """What became of one Kafka record in a pipeline: read or not, new or not, in which batches, and are they there.
 
-Part of the read model (`insights.py`): reads the ledger only, and of its files the positions and no values.
+Reads the ledger only, and of its files the positions and no values.
 A record of several rows has several fates.
 """
 

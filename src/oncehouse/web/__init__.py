@@ -1,4 +1,5 @@
 """The dashboard: pages rendered on the server over the read model, kept live by server-sent events.
 
-It reads `insights*.py` and nothing else; what a person does by hand goes through `actions.py`, as at the command line.
+It reads the monitor (`oncehouse.monitoring`) only; its actions call `monitoring/actions.py`, as the CLI does.
+Start at `views.py`: a page is a method there and a template of the same name.
 """

@@ -1,4 +1,4 @@
-"""What a person may do in the dashboard: asked about first, then done by the same functions as at the command line."""
+"""The actions of the dashboard: confirmed by the user first, then performed by the functions that the CLI calls."""
 
 from __future__ import annotations
 
@@ -13,181 +13,182 @@ from oncehouse.monitoring import actions
 from oncehouse.monitoring.dead_letters import choose_reason
 
 if TYPE_CHECKING:
-    from oncehouse.monitoring.monitor import Lookout
+    from oncehouse.monitoring.monitor import Monitor
 
-Asked = Mapping[str, str]
+RequestParams = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deed:
+class Action:
     question: str
     explains: str
-    """What happens then, and what does not."""
+    """The effect of the action, and what it leaves unchanged."""
     button: str
     back: str
-    """Where a person goes afterwards, whether it was done or not."""
+    """The page to return to, whether the action was performed or not."""
     do: Callable[[], str]
-    """Does it, and says what was done."""
+    """Performs the action and returns a message about it."""
 
 
-class Deeds:
-    """Each method looks at what is asked for and raises ConfigurationError where it cannot be done at all."""
+class Actions:
+    """Each method checks the request and raises ConfigurationError if the action is impossible."""
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
 
-    def retry_batch(self, asked: Asked) -> Deed:
-        name, batch_id = asked["name"], asked["batch"]
-        batch = self._lookout.batch(name, batch_id).view.batch
+    def retry_batch(self, params: RequestParams) -> Action:
+        name, batch_id = params["name"], params["batch"]
+        batch = self._monitor.batch(name, batch_id).view.batch
 
         def do() -> str:
-            with self._lookout.open(name) as catalog:
+            with self._monitor.open(name) as catalog:
                 actions.retry_batch(catalog, batch_id)
-            return (
-                f"Batch {batch_id} will be tried again, by a running pipeline at once, else by the next run."
-            )
+            return f"Batch {batch_id} will be retried at once by a running pipeline, or else by the next run."
 
-        return Deed(
-            question=f"Try this batch of {batch.table} again?",
-            explains=f"{batch.rows:,} rows of batch {batch_id} are sent as they are, under the token that they always "
-            "had: if they are in the table already, they stay there once.",
-            button="Try again",
+        return Action(
+            question=f"Retry this batch of {batch.table}?",
+            explains=f"The {batch.rows:,} rows of batch {batch_id} are sent unchanged, with the same deduplication "
+            "token: rows that are already in the table are not inserted twice.",
+            button="Retry",
             back=f"/pipelines/{name}/batches/{quote(batch_id, safe='')}",
             do=do,
         )
 
-    def replay_letters(self, asked: Asked) -> Deed:
-        name, reason = asked["name"], asked.get("reason") or None
-        counts = self._lookout.road(name).overview.dead_letters
-        actions.demand_reason(reason, counts)
+    def replay_dead_letters(self, params: RequestParams) -> Action:
+        name, reason = params["name"], params.get("reason") or None
+        counts = self._monitor.activity(name).overview.dead_letters
+        actions.require_reason(reason, counts)
         number = counts.get(reason, 0) if reason else sum(counts.values())
         if not number:
-            raise ConfigurationError("There are no dead letters to try again.")
+            raise ConfigurationError("There are no dead letters to replay.")
 
         def do() -> str:
-            with self._lookout.open(name) as catalog:
+            with self._monitor.open(name) as catalog:
                 request = actions.request_replay(catalog, choose_reason(reason))
-            return f"Request {request} is in the ledger; a running pipeline performs it, else the next run."
+            return (
+                f"Request {request} is in the ledger; a running pipeline performs it, or else the next run."
+            )
 
-        which = f"of the reason {reason}" if reason else "of every reason"
-        return Deed(
+        which = f"with the reason {reason}" if reason else "of all reasons"
+        return Action(
             question=f"Replay {number:,} dead letters {which}?",
-            explains="They are decoded again with the pipeline file as it is now. What fits becomes rows, in its "
-            "original position; what does not stays a dead letter.",
+            explains="They are decoded again with the current pipeline file. Records that are now valid become "
+            "rows in their original position; the others stay dead letters.",
             button="Replay",
             back=f"/pipelines/{name}/letters",
             do=do,
         )
 
-    def refill_table(self, asked: Asked) -> Deed:
-        name, table = asked["name"], asked["table"]
-        pipeline = self._lookout.pipeline(name)
-        actions.demand_table(pipeline, table)
+    def refill_table(self, params: RequestParams) -> Action:
+        name, table = params["name"], params["table"]
+        pipeline = self._monitor.pipeline(name)
+        actions.require_table(pipeline, table)
 
         def do() -> str:
-            with self._lookout.open(name) as catalog:
+            with self._monitor.open(name) as catalog:
                 request = actions.request_refill(pipeline, catalog, table)
-            return f"Request {request} is in the ledger; a running pipeline performs it, else the next run."
+            return (
+                f"Request {request} is in the ledger; a running pipeline performs it, or else the next run."
+            )
 
-        return Deed(
-            question=f"Fill {table} again from the ledger?",
-            explains="All rows that the ledger keeps for this table are sent once more, in new batches. Meant for a "
-            "table that is new or was emptied: rows that are still there would stand twice.",
+        return Action(
+            question=f"Refill {table} from the ledger?",
+            explains="All rows that the ledger keeps for this table are sent again, in new batches. Use this for a "
+            "new or truncated table only: rows that are still in the table would be duplicated.",
             button="Replay into the table",
             back=f"/pipelines/{name}",
             do=do,
         )
 
-    def pause_topic(self, asked: Asked) -> Deed:
+    def pause_topic(self, params: RequestParams) -> Action:
         return self._topic(
-            asked,
+            params,
             "Pause {topic}?",
-            "No further step of it is begun; one that is under way is brought to its end. Topics that read its table "
-            "wait with it.",
+            "No further step of the topic starts; a running step finishes. Topics that read its table wait too.",
             "Pause",
             actions.pause_topic,
             "{topic} is paused.",
         )
 
-    def resume_topic(self, asked: Asked) -> Deed:
+    def resume_topic(self, params: RequestParams) -> Action:
         return self._topic(
-            asked,
-            "Let {topic} go on?",
-            "Its next step begins as soon as there is something to do. Late rows that had stopped it are let pass: "
-            "they stay counted, and are not built.",
+            params,
+            "Resume {topic}?",
+            "Its next step starts as soon as there is work. If late rows had stopped the topic, they are skipped: "
+            "they are counted but not built.",
             "Resume",
             actions.resume_topic,
-            "{topic} goes on.",
+            "{topic} is resumed.",
         )
 
-    def unlock_topic(self, asked: Asked) -> Deed:
+    def unlock_topic(self, params: RequestParams) -> Action:
         return self._topic(
-            asked,
-            "Free {topic} from whoever holds it?",
-            "For a host that is surely gone. Its open range stays and runs again unchanged. A host that still works "
-            "on it loses the topic, and what it writes afterwards is refused.",
+            params,
+            "Release the lock on {topic}?",
+            "Use this only if the host that holds the topic is gone. Its open range is kept and runs again "
+            "unchanged. If the host is still running, it loses the topic and its later writes are refused.",
             "Unlock",
             actions.unlock_topic,
-            "{topic} is free.",
+            "{topic} is unlocked.",
         )
 
     def _topic(
         self,
-        asked: Asked,
+        params: RequestParams,
         question: str,
         explains: str,
         button: str,
         change: Callable[[Any, str], object],
-        told: str,
-    ) -> Deed:
-        topic = asked["topic"]
-        self._lookout.demand_topic(topic)
+        message: str,
+    ) -> Action:
+        topic = params["topic"]
+        self._monitor.require_topic(topic)
 
         def do() -> str:
-            with self._lookout.open_etl() as etl:
+            with self._monitor.open_etl() as etl:
                 change(etl, topic)
-            self._lookout.forget_etl()
-            return told.format(topic=topic)
+            self._monitor.forget_etl()
+            return message.format(topic=topic)
 
-        return Deed(
+        return Action(
             question=question.format(topic=topic), explains=explains, button=button, back="/etl", do=do
         )
 
-    def retry_message(self, asked: Asked) -> Deed:
+    def retry_message(self, params: RequestParams) -> Action:
         try:
-            message_id = UUID(asked["message"])
+            message_id = UUID(params["message"])
         except ValueError:
-            raise ConfigurationError(f"{asked['message']!a} is not the id of a message") from None
+            raise ConfigurationError(f"{params['message']!a} is not the id of a message") from None
 
         def do() -> str:
-            with self._lookout.open_outbox() as outbox:
+            with self._monitor.open_outbox() as outbox:
                 moved = actions.retry_message(outbox, message_id)
-            return f"Let go: {moved.messages:,} message, and {moved.freed:,} that waited behind it."
+            return f"Released {moved.messages:,} message and {moved.freed:,} that waited behind it."
 
-        return Deed(
-            question="Send this message again?",
-            explains=f"Message {message_id} goes to Kafka, and behind it all later ones of its key, in their order.",
-            button="Try again",
+        return Action(
+            question="Retry this message?",
+            explains=f"Message {message_id} is sent to Kafka, followed by all later messages of its key in order.",
+            button="Retry",
             back="/outbox",
             do=do,
         )
 
-    def retry_inbox(self, asked: Asked) -> Deed:
-        name = asked["inbox"]
-        found = next((one for one in self._lookout.inboxes().inboxes if one.inbox == name), None)
+    def retry_inbox(self, params: RequestParams) -> Action:
+        name = params["inbox"]
+        found = next((one for one in self._monitor.inboxes().inboxes if one.inbox == name), None)
         if found is None:
             raise ConfigurationError(f"No stored inbox {name!a} has a message")
 
         def do() -> str:
-            with self._lookout.open_inboxes() as opened:
+            with self._monitor.open_inboxes() as opened:
                 changed = actions.retry_inbox(opened, name)
-            return f"{len(changed):,} messages of {name} will be tried again by the workers."
+            return f"The workers will retry {len(changed):,} messages of {name}."
 
-        return Deed(
-            question=f"Try what failed in the inbox {name} again?",
+        return Action(
+            question=f"Retry the failed messages of inbox {name}?",
             explains=f"{found.parked:,} parked and {found.failing:,} failing messages are handled at once, in their "
-            "old places and as if for the first time. What a handler has committed is not done twice.",
-            button="Try again",
+            "original order and with a new retry count. Effects that a handler has committed are not repeated.",
+            button="Retry",
             back="/consumers",
             do=do,
         )

@@ -1,7 +1,7 @@
-"""The dashboard as an application: which address is which page or deed, and how every request ends.
+"""The dashboard's application: the route of each page and action, and the response to each request.
 
-Pages answer a browser with HTML and an event stream with what changes. A deed is asked about (GET) and done (POST, with
-the form's token); in read-only mode it is neither.
+A page answers with HTML, or with an event stream of its live part. An action shows a confirmation page on GET and runs
+on POST with the form's token; in read-only mode both are refused.
 """
 
 from __future__ import annotations
@@ -20,72 +20,72 @@ from starlette.staticfiles import StaticFiles
 from oncehouse.errors import ConfigurationError, OncehouseError, UpgradeNeededError
 from oncehouse.metrics.collect import collect
 from oncehouse.metrics.exposition import make_registry, write_text
-from oncehouse.web.actions import Deed, Deeds
-from oncehouse.web.flash_messages import Notes
-from oncehouse.web.live_updates import MOST_STREAMS, REFRESH_SECONDS, Shared, stream_changes
+from oncehouse.web.actions import Action, Actions
+from oncehouse.web.flash_messages import FlashMessages
+from oncehouse.web.live_updates import MOST_STREAMS, REFRESH_SECONDS, FragmentCache, stream_changes
 from oncehouse.web.rendering import STATIC, Page, make_environment, render, render_live
 from oncehouse.web.security import SAFE_METHODS, SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next
 from oncehouse.web.verification_jobs import Verifications
-from oncehouse.web.views import MisaskedError, Pages
+from oncehouse.web.views import InvalidQueryError, Pages
 
 if TYPE_CHECKING:
-    from oncehouse.common.http_auth import Door
-    from oncehouse.monitoring.monitor import Lookout
+    from oncehouse.common.http_auth import HttpAuth
+    from oncehouse.monitoring.monitor import Monitor
 
-Asked = Mapping[str, str]
+RequestParams = Mapping[str, str]
 _EVENTS = "text/event-stream"
 _MOST_FORM_BYTES = 8192
 _MOST_FIELDS = 20
-_STALE_FORM = "The form is too old or not ours; nothing was done. Open it anew."
-_ONLY_SHOWS = "This dashboard only shows; it was started with --read-only."
+_STALE_FORM = "The form has expired; nothing was changed. Open it again."
+_READ_ONLY = "The dashboard was started with --read-only; actions are disabled."
 
 
 class Dashboard:
     def __init__(
         self,
-        lookout: Lookout,
-        door: Door,
+        monitor: Monitor,
+        auth: HttpAuth,
         *,
         read_only: bool = False,
         say: Callable[[str], None] = lambda _text: None,
         refresh_seconds: float = REFRESH_SECONDS,
     ) -> None:
-        """`say` is told of every deed, with who asked for it."""
-        self._lookout = lookout
-        self._door = door
+        """`say` receives a line for each action, with the address of the client."""
+        self._monitor = monitor
+        self._auth = auth
         self._read_only = read_only
         self._say = say
         self._refresh_seconds = refresh_seconds
         self._sessions = Sessions()
-        self._notes = Notes()
-        self._shared = Shared()
+        self._flash_messages = FlashMessages()
+        self._fragments = FragmentCache()
         self._streams = 0
         self._environment = make_environment()
-        self._verifications = Verifications(lookout)
-        self._registry = make_registry(lambda: collect(lookout))
+        self._verifications = Verifications(monitor)
+        self._registry = make_registry(lambda: collect(monitor))
         self.stopping = False
         """Set: event streams end."""
         inside = Starlette(
             routes=self._routes(),
             exception_handlers={
                 404: self._not_found,
-                OncehouseError: self._tell_trouble,
-                Exception: _tell_failure,
+                OncehouseError: self._show_error,
+                Exception: _show_failure,
             },
         )
-        self.app = Guard(inside, door=door, sessions=self._sessions)
+        self.app = Guard(inside, auth=auth, sessions=self._sessions)
 
     def _routes(self) -> list[Route | Mount]:
-        pages, deeds = Pages(self._lookout, self._verifications), Deeds(self._lookout)
-        road = "/pipelines/{name}"
+        pages, actions = Pages(self._monitor, self._verifications), Actions(self._monitor)
+        activity = "/pipelines/{name}"
         shown = {
             "/": pages.overview,
-            road: pages.pipeline,
-            f"{road}/epochs": pages.epochs,
-            f"{road}/epochs/{{epoch}}": pages.epoch,
-            f"{road}/batches": pages.batches,
-            f"{road}/batches/{{batch}}": pages.batch,
-            f"{road}/letters": pages.letters,
+            activity: pages.pipeline,
+            f"{activity}/epochs": pages.epochs,
+            f"{activity}/epochs/{{epoch}}": pages.epoch,
+            f"{activity}/batches": pages.batches,
+            f"{activity}/batches/{{batch}}": pages.batch,
+            f"{activity}/letters": pages.dead_letters,
             "/etl": pages.etl,
             "/outbox": pages.outbox,
             "/consumers": pages.consumers,
@@ -93,90 +93,97 @@ class Dashboard:
             "/leases": pages.leases,
         }
         done = {
-            f"{road}/batches/{{batch}}/retry": deeds.retry_batch,
-            f"{road}/letters/replay": deeds.replay_letters,
-            f"{road}/tables/{{table}}/replay": deeds.refill_table,
-            "/etl/{topic}/pause": deeds.pause_topic,
-            "/etl/{topic}/resume": deeds.resume_topic,
-            "/etl/{topic}/unlock": deeds.unlock_topic,
-            "/outbox/{message}/retry": deeds.retry_message,
-            "/inboxes/{inbox}/retry": deeds.retry_inbox,
+            f"{activity}/batches/{{batch}}/retry": actions.retry_batch,
+            f"{activity}/letters/replay": actions.replay_dead_letters,
+            f"{activity}/tables/{{table}}/replay": actions.refill_table,
+            "/etl/{topic}/pause": actions.pause_topic,
+            "/etl/{topic}/resume": actions.resume_topic,
+            "/etl/{topic}/unlock": actions.unlock_topic,
+            "/outbox/{message}/retry": actions.retry_message,
+            "/inboxes/{inbox}/retry": actions.retry_inbox,
         }
         return [
             *(Route(path, self._show(build), methods=["GET"]) for path, build in shown.items()),
-            *(Route(path, self._ask_or_do(find), methods=["GET", "POST"]) for path, find in done.items()),
-            Route(f"{road}/verify", self._show_or_verify(pages.verify), methods=["GET", "POST"]),
+            *(
+                Route(path, self._confirm_or_run(find), methods=["GET", "POST"])
+                for path, find in done.items()
+            ),
+            Route(f"{activity}/verify", self._show_or_verify(pages.verify), methods=["GET", "POST"]),
             Route("/login", self._log_in, methods=["GET", "POST"]),
             Route("/logout", self._log_out, methods=["POST"]),
-            Route("/metrics", self._tell_metrics, methods=["GET"]),
+            Route("/metrics", self._serve_metrics, methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
     # Pages.
 
-    def _show(self, build: Callable[[Asked], Page]) -> Callable[[Request], Any]:
+    def _show(self, build: Callable[[RequestParams], Page]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             if request.method == "GET" and _EVENTS in request.headers.get("accept", ""):
                 return self._open_stream(request, build)
-            return await self._answer(request, lambda: build(_asked(request)))
+            return await self._answer(request, lambda: build(_request_params(request)))
 
         return handle
 
     async def _answer(self, request: Request, build: Callable[[], Page]) -> Response:
         page = await run_in_threadpool(self._build, build)
-        text = render(self._environment, page, self._frame(request, note=self._notes.take(request)))
+        text = render(
+            self._environment,
+            page,
+            self._shared_context(request, flash_message=self._flash_messages.take(request)),
+        )
         return HTMLResponse(text, status_code=page.status, headers={"vary": "accept, cookie"})
 
     def _build(self, build: Callable[[], Page]) -> Page:
         try:
             return build()
         except OncehouseError as error:
-            shows = {"why": str(error)}
-            return Page(template="trouble.html", title="Trouble", shows=shows, status=_find_status(error))
+            context = {"why": str(error)}
+            return Page(template="trouble.html", title="Trouble", context=context, status=_find_status(error))
 
-    def _frame(self, request: Request, note: str | None = None) -> dict[str, Any]:
-        """What every page shows besides its own."""
+    def _shared_context(self, request: Request, flash_message: str | None = None) -> dict[str, Any]:
+        """The context that all pages share."""
         session = request.scope.get("oncehouse.session")
-        watched = self._lookout.watched
+        targets = self._monitor.targets
         return {
             "here": request.url.path,
             "may_act": not self._read_only,
             "read_only": self._read_only,
             "form_token": self._sessions.form_token(session or ""),
-            "note": note,
-            "logged_in": self._door.token is not None and session is not None,
-            "pipelines": list(self._lookout.pipelines),
-            "watches": {
-                "etl": watched.etl is not None,
-                "outbox": watched.messaging is not None,
-                "consumers": watched.messaging is not None or bool(watched.health_files),
-                "sync": bool(watched.modules),
+            "flash_message": flash_message,
+            "logged_in": self._auth.token is not None and session is not None,
+            "pipelines": list(self._monitor.pipelines),
+            "monitors": {
+                "etl": targets.etl is not None,
+                "outbox": targets.messaging is not None,
+                "consumers": targets.messaging is not None or bool(targets.health_files),
+                "sync": bool(targets.modules),
             },
         }
 
     # Event streams.
 
-    def _open_stream(self, request: Request, build: Callable[[Asked], Page]) -> Response:
+    def _open_stream(self, request: Request, build: Callable[[RequestParams], Page]) -> Response:
         if self._streams >= MOST_STREAMS:
-            return PlainTextResponse("too many live pages; close some\n", status_code=503)
+            return PlainTextResponse("too many live pages are open; close some\n", status_code=503)
         return StreamingResponse(
             self._stream(request, build), media_type=_EVENTS, headers={"x-accel-buffering": "no"}
         )
 
-    async def _stream(self, request: Request, build: Callable[[Asked], Page]) -> AsyncIterator[str]:
-        frame = self._frame(request)
-        key = (str(request.url), frame["form_token"])
+    async def _stream(self, request: Request, build: Callable[[RequestParams], Page]) -> AsyncIterator[str]:
+        shared = self._shared_context(request)
+        key = (str(request.url), shared["form_token"])
 
         def make() -> str:
-            page = self._build(lambda: build(_asked(request)))
-            return render_live(self._environment, page, frame)
+            page = self._build(lambda: build(_request_params(request)))
+            return render_live(self._environment, page, shared)
 
         async def make_shared() -> str:
-            return await run_in_threadpool(self._shared.get, key, make)
+            return await run_in_threadpool(self._fragments.get, key, make)
 
         async def is_over() -> bool:
             session = request.scope["oncehouse.session"]
-            ended = self._door.token is not None and not self._sessions.keeps(session)
+            ended = self._auth.token is not None and not self._sessions.keeps(session)
             return self.stopping or ended or await request.is_disconnected()
 
         self._streams += 1
@@ -188,25 +195,25 @@ class Dashboard:
         finally:
             self._streams -= 1
 
-    # Deeds.
+    # Actions.
 
-    def _ask_or_do(self, find: Callable[[Asked], Deed]) -> Callable[[Request], Any]:
+    def _confirm_or_run(self, find: Callable[[RequestParams], Action]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             if self._read_only:
-                return await self._refuse(request, 403, _ONLY_SHOWS)
-            asked = _asked(request)
+                return await self._refuse(request, 403, _READ_ONLY)
+            params = _request_params(request)
             if request.method in SAFE_METHODS:
-                return await self._answer(request, lambda: _confirm(find(asked), request))
+                return await self._answer(request, lambda: _confirm(find(params), request))
             if not await self._brings_token(request):
                 return await self._refuse(request, 403, _STALE_FORM)
-            deed = await run_in_threadpool(find, asked)
-            told = await run_in_threadpool(deed.do)
-            self._say(f"{_visitor(request)}: {deed.button}: {told}")
-            return RedirectResponse(self._notes.leave(told, deed.back), status_code=303)
+            action = await run_in_threadpool(find, params)
+            message = await run_in_threadpool(action.do)
+            self._say(f"{_client_address(request)}: {action.button}: {message}")
+            return RedirectResponse(self._flash_messages.leave(message, action.back), status_code=303)
 
         return handle
 
-    def _show_or_verify(self, build: Callable[[Asked], Page]) -> Callable[[Request], Any]:
+    def _show_or_verify(self, build: Callable[[RequestParams], Page]) -> Callable[[Request], Any]:
         show = self._show(build)
 
         async def handle(request: Request) -> Response:
@@ -232,19 +239,19 @@ class Dashboard:
         return self._sessions.accepts(session, form.get("form_token", ""))
 
     async def _refuse(self, request: Request, status: int, why: str) -> Response:
-        page = Page(template="trouble.html", title="Refused", shows={"why": why}, status=status)
+        page = Page(template="trouble.html", title="Refused", context={"why": why}, status=status)
         return await self._answer(request, lambda: page)
 
-    # Coming in.
+    # Login.
 
     async def _log_in(self, request: Request) -> Response:
         goes_to = safe_next(request.query_params.get("next", "/"))
-        if self._door.token is None:
+        if self._auth.token is None:
             return RedirectResponse(goes_to, status_code=303)
         failed = False
         if request.method == "POST":
             form = await _read_form(request)
-            if self._door.opens_for(form.get("token", "")):
+            if self._auth.authorizes(form.get("token", "")):
                 answer = RedirectResponse(goes_to, status_code=303)
                 answer.set_cookie(
                     SESSION_COOKIE,
@@ -257,7 +264,7 @@ class Dashboard:
                 return answer
             failed = True
         page = Page(
-            template="login.html", title="Log in", shows={"failed": failed}, status=401 if failed else 200
+            template="login.html", title="Log in", context={"failed": failed}, status=401 if failed else 200
         )
         return await self._answer(request, lambda: page)
 
@@ -266,28 +273,28 @@ class Dashboard:
             self._sessions.end(request.scope.get("oncehouse.session") or "")
         return RedirectResponse("/login", status_code=303)
 
-    # The rest.
+    # Metrics and errors.
 
-    async def _tell_metrics(self, request: Request) -> Response:
+    async def _serve_metrics(self, request: Request) -> Response:
         body, content_type = await run_in_threadpool(
             write_text, self._registry, request.headers.get("accept", "")
         )
         return Response(body, media_type=content_type)
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
-        return await self._refuse(request, 404, "There is no such page.")
+        return await self._refuse(request, 404, "Page not found.")
 
-    async def _tell_trouble(self, request: Request, error: Exception) -> Response:
+    async def _show_error(self, request: Request, error: Exception) -> Response:
         return await self._refuse(request, 409 if isinstance(error, ConfigurationError) else 503, str(error))
 
 
-async def _tell_failure(_request: Request, _error: Exception) -> Response:
-    """A defect of ours; the server writes down its trace, which is nobody else's."""
-    return PlainTextResponse("this failed here; the dashboard's own log says why\n", status_code=500)
+async def _show_failure(_request: Request, _error: Exception) -> Response:
+    """An unexpected error; the trace goes to the server's log only."""
+    return PlainTextResponse("internal error; see the log of the dashboard\n", status_code=500)
 
 
 def _find_status(error: OncehouseError) -> int:
-    if isinstance(error, MisaskedError):
+    if isinstance(error, InvalidQueryError):
         return 400
     if isinstance(error, UpgradeNeededError):
         return 503
@@ -295,26 +302,26 @@ def _find_status(error: OncehouseError) -> int:
 
 
 def _came_by_tls(request: Request) -> bool:
-    """Whether the browser speaks TLS, be it with a proxy before us: the guard has compared host and origin."""
+    """Whether the browser uses TLS, also through a proxy: the guard has compared host and origin."""
     return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
 
 
-def _asked(request: Request) -> dict[str, str]:
+def _request_params(request: Request) -> dict[str, str]:
     return {**request.query_params, **{name: str(value) for name, value in request.path_params.items()}}
 
 
-def _confirm(deed: Deed, request: Request) -> Page:
+def _confirm(action: Action, request: Request) -> Page:
     query = f"?{request.url.query}" if request.url.query else ""
-    shows = {"deed": deed, "goes_to": f"{request.url.path}{query}"}
-    return Page(template="confirm.html", title=deed.question, shows=shows)
+    context = {"action": action, "goes_to": f"{request.url.path}{query}"}
+    return Page(template="confirm.html", title=action.question, context=context)
 
 
-def _visitor(request: Request) -> str:
-    return request.client.host if request.client is not None else "somebody"
+def _client_address(request: Request) -> str:
+    return request.client.host if request.client is not None else "unknown client"
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """Fields of a plain form; nothing of one that is larger than any of ours."""
+    """The fields of a form; empty if the body is larger than any form of the dashboard."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

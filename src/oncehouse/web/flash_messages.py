@@ -1,4 +1,4 @@
-"""What was just done, told once on the page that a person is sent to afterwards."""
+"""Messages about the last action, shown once on the page that the user is redirected to."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _MOST = 200
 _NAME = "told"
 
 
-class Notes:
-    """Kept in memory; the address holds a name for the note and never its text, so that nobody can write it for us."""
+class FlashMessages:
+    """Kept in memory; the URL holds the key of a message and never its text, so that no link can forge a message."""
 
     def __init__(self) -> None:
-        self._notes: OrderedDict[str, str] = OrderedDict()
+        self._texts: OrderedDict[str, str] = OrderedDict()
 
     def leave(self, text: str, path: str) -> str:
-        """The address under which the note is shown."""
+        """The URL that shows the message."""
         name = secrets.token_urlsafe(9)
-        self._notes[name] = text
-        while len(self._notes) > _MOST:
-            self._notes.popitem(last=False)
+        self._texts[name] = text
+        while len(self._texts) > _MOST:
+            self._texts.popitem(last=False)
         return f"{path}?{_NAME}={name}"
 
     def take(self, request: Request) -> str | None:
-        return self._notes.pop(request.query_params.get(_NAME, ""), None)
+        return self._texts.pop(request.query_params.get(_NAME, ""), None)

@@ -1,4 +1,4 @@
-"""How figures, times and strangers' text read on a page. Pure."""
+"""Formats numbers, times and untrusted text for pages. Pure."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from oncehouse.common.redaction import redact
 ABSENT = "\N{EN DASH}"
 
 
-def spell_number(count: float | None) -> str:
+def format_number(count: float | None) -> str:
     if count is None:
         return ABSENT
     return f"{count:,.0f}" if isinstance(count, int) or abs(count) >= 10 or not count else f"{count:,.1f}"
 
 
-def spell_short(count: float | None) -> str:
+def format_short(count: float | None) -> str:
     """Three digits and a unit: 12,345,678 is 12.3M."""
     if count is None:
         return ABSENT
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(count) >= size * (10 if unit == "k" else 1):
             return f"{count / size:.3g}{unit}"
-    return spell_number(count)
+    return format_number(count)
 
 
-def spell_duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     return ABSENT if seconds is None else format_elapsed(seconds)
 
 
-def spell_moment(seconds: float | None) -> str:
+def format_moment(seconds: float | None) -> str:
     """Seconds since 1970 as a time in UTC."""
     if not seconds:
         return ABSENT
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def spell_bytes(count: float | None) -> str:
+def format_size(count: float | None) -> str:
     return ABSENT if count is None else format_bytes(count)
 
 
-def spell_share(share: float | None) -> str:
+def format_share(share: float | None) -> str:
     return ABSENT if share is None else f"{share:.0%}"
 
 
 def make_visible(value: object) -> object:
-    """What a page shows of any value: no secret, and control and invisible characters spelt out, line ends aside."""
+    """A value without secrets and with control and invisible characters escaped, except line ends."""
     if value is None:
         return ABSENT
     if isinstance(value, Markup) or not isinstance(value, str):

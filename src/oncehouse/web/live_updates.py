@@ -1,7 +1,7 @@
-"""Live pages: the changing part of a page, sent again over server-sent events whenever it is another than before.
+"""Live pages: server-sent events with the live part of a page, sent whenever it changes.
 
-A browser opens the page's own address as an event stream. What several visitors look at is read once a moment; a
-stream ends with its visitor or with the process.
+A browser opens the URL of the page as an event stream. Streams of the same page share one rendering; a stream ends
+when its client disconnects or the process stops.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MOST_STREAMS = 64
 _SHARED_SECONDS = 1.0
 _MOST_SHARED = 256
 _BEAT_SECONDS = 15.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 # How soon a browser tries again after the process has ended or was away.
 _RETRY = "retry: 2000\n\n"
 
 
-class Shared:
-    """Fragments that were made within the last moment, by address; one maker at a time, the others wait for it."""
+class FragmentCache:
+    """Recently rendered fragments by URL; one thread renders a fragment while the others wait for it."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -35,7 +35,7 @@ class Shared:
             if (text := self._find_fresh(key)) is not None:
                 return text
             if len(self._makers) >= _MOST_SHARED:
-                # Whoever makes one of them just now is then not waited for, which costs a second making.
+                # A rendering that is under way is then not shared, which costs one more rendering.
                 self._made.clear()
                 self._makers.clear()
             maker = self._makers.setdefault(key, threading.Lock())
@@ -45,7 +45,7 @@ class Shared:
                     return text
             text = make()
             with self._lock:
-                # From its end on, so that those who waited for a slow one do not make it again one by one.
+                # Fresh from the end of the rendering, so that waiting threads do not repeat a slow one.
                 self._made[key] = (self._monotonic(), text)
             return text
 
@@ -55,7 +55,7 @@ class Shared:
 
 
 def write_event(name: str, text: str) -> str:
-    """One event; whatever line ends the text has, it stays one."""
+    """One event, whatever line ends the text has."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     lines = "".join(f"data: {line}\n" for line in plain.split("\n"))
     return f"event: {name}\n{lines}\n"
@@ -67,7 +67,7 @@ async def stream_changes(
     is_over: Callable[[], Awaitable[bool]],
     refresh_seconds: float = REFRESH_SECONDS,
 ) -> AsyncIterator[str]:
-    """What `make` gives, whenever it is another than before, and a beat in between so that a dead line is noticed."""
+    """The result of `make` whenever it changes, with heartbeats in between so that a dead connection is noticed."""
     yield _RETRY
     before: str | None = None
     quiet_since = time.monotonic()
@@ -79,12 +79,12 @@ async def stream_changes(
         elif time.monotonic() - quiet_since > _BEAT_SECONDS:
             quiet_since = time.monotonic()
             yield ": still here\n\n"
-        await _rest(refresh_seconds, is_over)
+        await _sleep(refresh_seconds, is_over)
 
 
-async def _rest(seconds: float, is_over: Callable[[], Awaitable[bool]]) -> None:
-    """In steps, so that the end of the process need not wait for the whole of it."""
+async def _sleep(seconds: float, is_over: Callable[[], Awaitable[bool]]) -> None:
+    """Sleep in steps, so that the process can stop early."""
     until = time.monotonic() + seconds
-    # A visitor who leaves is noticed by asking alone: there is no event to wait for.
+    # Only polling detects a client that disconnects: there is no event to wait for.
     while (left := until - time.monotonic()) > 0 and not await is_over():  # noqa: ASYNC110
-        await asyncio.sleep(min(left, _LOOK_SECONDS))
+        await asyncio.sleep(min(left, _POLL_SECONDS))

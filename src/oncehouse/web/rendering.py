@@ -1,6 +1,6 @@
-"""Pages as HTML: one Jinja environment, in which everything is escaped and nothing undefined passes.
+"""Pages as HTML: one Jinja environment, which escapes all values and raises on undefined names.
 
-A page is a template and what it shows. Its block `live` is what server-sent events bring anew; the rest stands still.
+A page is a template and its context. Server-sent events update its block `live`; the rest of the page is static.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATIC = _FOLDER / "static"
 class Page:
     template: str
     title: str
-    shows: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
 
 
@@ -36,16 +36,16 @@ def make_environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # The last net: whatever a template shows holds no secret and no character that cannot be seen.
+        # The last check: no value on a page holds a secret or an invisible character.
         finalize=formatting.make_visible,
     )
     environment.filters.update(
-        number=formatting.spell_number,
-        short=formatting.spell_short,
-        duration=formatting.spell_duration,
-        moment=formatting.spell_moment,
-        bytes=formatting.spell_bytes,
-        share=formatting.spell_share,
+        number=formatting.format_number,
+        short=formatting.format_short,
+        duration=formatting.format_duration,
+        moment=formatting.format_moment,
+        bytes=formatting.format_size,
+        share=formatting.format_share,
         first_line=lambda text: (text or "").partition("\n")[0],
         holder=lambda text: text.partition(" (")[0],
         path=partial(quote, safe=""),
@@ -57,18 +57,18 @@ def make_environment() -> Environment:
 
 
 def link(path: str, **query: object) -> str:
-    """A path with what is asked for behind it; what is not said is left out."""
-    said = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(said)}" if said else path
+    """A path with a query string; parameters that are None are omitted."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
 
 
-def render(environment: Environment, page: Page, frame: Mapping[str, Any]) -> str:
+def render(environment: Environment, page: Page, shared: Mapping[str, Any]) -> str:
     """The whole page."""
-    return environment.get_template(page.template).render(**page.shows, **frame, title=page.title)
+    return environment.get_template(page.template).render(**page.context, **shared, title=page.title)
 
 
-def render_live(environment: Environment, page: Page, frame: Mapping[str, Any]) -> str:
-    """What of the page changes."""
+def render_live(environment: Environment, page: Page, shared: Mapping[str, Any]) -> str:
+    """The live part of the page."""
     template = environment.get_template(page.template)
-    context = template.new_context({**page.shows, **frame, "title": page.title})
+    context = template.new_context({**page.context, **shared, "title": page.title})
     return "".join(template.blocks["live"](context))

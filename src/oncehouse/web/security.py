@@ -1,7 +1,7 @@
-"""The guard before every page: who is known by which name, who may come in, and what an answer may do in a browser.
+"""Guards every request: allowed hosts, authentication, and security headers of the responses.
 
-Names of hosts keep strangers' pages out whose own name was made to point here; `Origin` and a token in every form keep
-them from acting in a visitor's name; the content policy lets no script or style run but our own two files.
+The list of hosts prevents DNS rebinding; `Origin` and a token in each form prevent cross-site request forgery; the
+content security policy allows only the dashboard's own script and style sheet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oncehouse.common.http_auth import Door
+from oncehouse.common.http_auth import HttpAuth
 
 SESSION_COOKIE = "oncehouse_session"
 SESSION_SECONDS = 12 * 3600
@@ -43,7 +43,7 @@ LOCAL_SESSION = "local"
 
 
 class Sessions:
-    """Who has shown the token lately; kept in memory, so that a restart asks everybody again."""
+    """Sessions of logged-in browsers; kept in memory, so that a restart requires a new login."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -66,11 +66,11 @@ class Sessions:
         return self._ends.get(session, 0.0) > self._monotonic()
 
     def keeps(self, session: str | None) -> bool:
-        """Whether who has come in may stay: a bearer's word counts for its whole request."""
+        """Whether a session is still valid: a bearer token is valid for its whole request."""
         return session is not None and (session == LOCAL_SESSION or self.knows(session))
 
     def form_token(self, session: str) -> str:
-        """What a form of this session has to bring along."""
+        """The token that forms of this session must send."""
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def accepts(self, session: str, given: str) -> bool:
@@ -78,11 +78,11 @@ class Sessions:
 
 
 class Guard:
-    """Stands outside the whole application, so that answers to its own failures are under the same policy."""
+    """Wraps the whole application, so that its error responses have the same headers."""
 
-    def __init__(self, app: ASGIApp, *, door: Door, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, *, auth: HttpAuth, sessions: Sessions) -> None:
         self._app = app
-        self._door = door
+        self._auth = auth
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,10 +98,10 @@ class Guard:
     def _refuse(self, scope: MutableMapping[str, Any]) -> Response | None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._door.knows(hosts[0]):
-            return PlainTextResponse("this host is not served here; see --allow-host\n", status_code=421)
+        if len(hosts) != 1 or not self._auth.knows(hosts[0]):
+            return PlainTextResponse("unknown host name; see --allow-host\n", status_code=421)
         if scope["method"] not in SAFE_METHODS and not _is_own(headers):
-            return PlainTextResponse("this came from another site and was refused\n", status_code=403)
+            return PlainTextResponse("cross-site request refused\n", status_code=403)
         session = self._find_session(headers)
         scope["oncehouse.session"] = session
         if session is not None or _is_open(scope["path"]):
@@ -110,22 +110,22 @@ class Guard:
             return PlainTextResponse(
                 "a bearer token is needed\n", status_code=401, headers={"www-authenticate": "Bearer"}
             )
-        asked = scope["path"] + (
+        target = scope["path"] + (
             f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
         )
-        return RedirectResponse(f"/login?next={quote(asked, safe='')}", status_code=303)
+        return RedirectResponse(f"/login?next={quote(target, safe='')}", status_code=303)
 
     def _find_session(self, headers: Headers) -> str | None:
-        if self._door.token is None:
+        if self._auth.token is None:
             return LOCAL_SESSION
-        if self._door.opens_for_header(headers.get("authorization", "")):
+        if self._auth.authorizes_header(headers.get("authorization", "")):
             return LOCAL_SESSION
         session = read_cookie(headers.get("cookie", ""))
         return session if self._sessions.knows(session) else None
 
 
 def _is_open(path: str) -> bool:
-    """Whether those who have not logged in may see it too."""
+    """Whether the path needs no login."""
     return path == _OPEN_PATH or path.startswith(_OPEN_FOLDER)
 
 
@@ -138,7 +138,7 @@ def read_cookie(header: str) -> str:
 
 
 def _is_own(headers: Headers) -> bool:
-    """Whether a request that changes something comes from a page of ours, as far as the browser tells."""
+    """Whether a request that changes state comes from a page of the dashboard, by the headers of the browser."""
     if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return False
     origin = headers.get("origin")
@@ -165,7 +165,7 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-def safe_next(asked: str) -> str:
-    """Where to go after the login: a path of ours, and never anybody else's address."""
-    plain = asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable()
-    return asked if plain else "/"
+def safe_next(target: str) -> str:
+    """The page after the login: a path of the dashboard, never a URL of another site."""
+    plain = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
+    return target if plain else "/"

@@ -1,4 +1,4 @@
-"""The web server of the dashboard: listens, answers until it is told to stop, and ends event streams with it."""
+"""The web server of the dashboard: serves until it is closed, and ends the event streams with it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import uvicorn
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.common.http_auth import Door
+    from oncehouse.common.http_auth import HttpAuth
     from oncehouse.web.app import Dashboard
 
 _DRAIN_SECONDS = 3
 _MOST_CONNECTIONS = 512
 
 
-def listen(door: Door) -> socket.socket:
+def listen(auth: HttpAuth) -> socket.socket:
     try:
-        family = socket.AF_INET6 if ":" in door.host else socket.AF_INET
-        return socket.create_server((door.host, door.port), family=family, backlog=128)
+        family = socket.AF_INET6 if ":" in auth.host else socket.AF_INET
+        return socket.create_server((auth.host, auth.port), family=family, backlog=128)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"the dashboard cannot listen on {door.host}:{door.port} ({error}); name another address with --listen"
+            f"the dashboard cannot listen on {auth.host}:{auth.port} ({error}); name another address with --listen"
         ) from error
 
 
 class Server:
-    """Answers from its making until `close`, on a thread of its own, so that signals stay with the main one."""
+    """Serves from its creation until `close`, on its own thread, so that the main thread keeps the signals."""
 
     def __init__(self, dashboard: Dashboard, listener: socket.socket) -> None:
         self._dashboard = dashboard
@@ -41,7 +41,7 @@ class Server:
                 access_log=False,
                 server_header=False,
                 lifespan="off",
-                # An address that a client claims to have would be told as the one who did something.
+                # With proxy headers, a client could forge the address in the log of actions.
                 proxy_headers=False,
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_graceful_shutdown=_DRAIN_SECONDS,

@@ -1,6 +1,7 @@
-"""Verifications that somebody asked for in the dashboard: one at a time a pipeline, beside everything else.
+"""Verifications that users start in the dashboard: at most one per pipeline, on a background thread.
 
-It is `oncehouse verify`, and changes nothing. What was found last is kept until the next one or the end of the process.
+A verification is `oncehouse verify` and changes nothing. The last result is kept until the next one or the end of the
+process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import ConfigurationError, OncehouseError
 
 if TYPE_CHECKING:
-    from oncehouse.monitoring.monitor import Lookout, VerifyReport
+    from oncehouse.monitoring.monitor import Monitor, VerifyReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +26,13 @@ class Verification:
     took_seconds: float = 0.0
     report: VerifyReport | None = None
     trouble: str | None = None
-    """Why the last one could not be brought to its end."""
+    """Why the last one failed."""
     asked_for: str = ""
 
 
 class Verifications:
-    def __init__(self, lookout: Lookout, *, clock: Callable[[], float] = time.time) -> None:
-        self._lookout = lookout
+    def __init__(self, monitor: Monitor, *, clock: Callable[[], float] = time.time) -> None:
+        self._monitor = monitor
         self._clock = clock
         self._lock = threading.Lock()
         self._states: dict[str, Verification] = {}
@@ -41,8 +42,8 @@ class Verifications:
             return self._states.get(name, Verification())
 
     def start(self, name: str, *, files: bool, ledger_only: bool) -> None:
-        """Raises ConfigurationError while one is under way, and for a pipeline that is not there."""
-        self._lookout.pipeline(name)
+        """Raises ConfigurationError while one is running, and for an unknown pipeline."""
+        self._monitor.pipeline(name)
         words = [
             *(["every byte of the files"] if files else []),
             *(["the ledger alone"] if ledger_only else []),
@@ -50,7 +51,7 @@ class Verifications:
         with self._lock:
             state = self._states.get(name, Verification())
             if state.running_since is not None:
-                raise ConfigurationError(f"A verification of {name} is under way already; wait for its end.")
+                raise ConfigurationError(f"A verification of {name} is already running.")
             self._states[name] = replace(
                 state, running_since=self._clock(), asked_for=", ".join(words) or "ledger and tables"
             )
@@ -62,10 +63,10 @@ class Verifications:
         report: VerifyReport | None = None
         trouble: str | None = None
         try:
-            report = self._lookout.verify(name, files=files, ledger_only=ledger_only)
+            report = self._monitor.verify(name, files=files, ledger_only=ledger_only)
         except OncehouseError as error:
             trouble = str(error)
-        except Exception as error:  # noqa: BLE001 - a thread's edge: whoever looks has to be told something
+        except Exception as error:  # noqa: BLE001 - a thread's edge: the page has to show the failure
             trouble = f"unexpected {type(error).__name__}: {error}"
         with self._lock:
             state, now = self._states[name], self._clock()

@@ -1,4 +1,4 @@
-"""The pages: what is asked of the lookout, and which template shows it. Reads only."""
+"""The pages: which data of the monitor each one reads, and which template renders it. Read only."""
 
 from __future__ import annotations
 
@@ -10,109 +10,116 @@ from markupsafe import Markup
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.monitoring.etl import draw_graph, view_topic
-from oncehouse.monitoring.message_trace import NoAnswer, ask
 from oncehouse.monitoring.overview import BatchStatus
+from oncehouse.monitoring.unavailable import NoAnswer, ask
 from oncehouse.web.rendering import Page
 
 if TYPE_CHECKING:
-    from oncehouse.monitoring.monitor import Lookout
+    from oncehouse.monitoring.monitor import Monitor
     from oncehouse.monitoring.overview import Overview
-    from oncehouse.monitoring.pipelines import Road
+    from oncehouse.monitoring.pipelines import PipelineActivity
     from oncehouse.web.verification_jobs import Verifications
 
-Asked = Mapping[str, str]
-"""What the address says: parts of the path, and the query."""
+RequestParams = Mapping[str, str]
+"""Path parameters and the query of a request."""
 
 ROWS_A_PAGE = 50
 _NOT_ARRIVED = frozenset({BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED})
 
 
-class MisaskedError(ConfigurationError):
-    """The query of an address says what nothing could be asked for."""
+class InvalidQueryError(ConfigurationError):
+    """The query string of a request is invalid."""
 
 
 class Pages:
-    def __init__(self, lookout: Lookout, verifications: Verifications) -> None:
-        self._lookout = lookout
+    def __init__(self, monitor: Monitor, verifications: Verifications) -> None:
+        self._monitor = monitor
         self._verifications = verifications
 
-    def overview(self, _asked: Asked) -> Page:
-        roads = {name: ask(partial(self._lookout.road, name)) for name in self._lookout.pipelines}
+    def overview(self, _params: RequestParams) -> Page:
+        activities = {name: ask(partial(self._monitor.activity, name)) for name in self._monitor.pipelines}
         cards = {
-            name: {"road": road, "sums": None if isinstance(road, NoAnswer) else sum_road(road)}
-            for name, road in roads.items()
+            name: {
+                "activity": activity,
+                "sums": None if isinstance(activity, NoAnswer) else sum_activity(activity),
+            }
+            for name, activity in activities.items()
         }
-        return Page(template="overview.html", title="Overview", shows={"cards": cards})
+        return Page(template="overview.html", title="Overview", context={"cards": cards})
 
-    def pipeline(self, asked: Asked) -> Page:
-        name = asked["name"]
-        road = self._lookout.road(name)
+    def pipeline(self, params: RequestParams) -> Page:
+        name = params["name"]
+        activity = self._monitor.activity(name)
         return Page(
             template="pipeline.html",
             title=name,
-            shows={
+            context={
                 "name": name,
-                "road": road,
-                "sums": sum_road(road),
-                "epochs": self._lookout.epochs(name, limit=8).epochs,
-                "batches": self._lookout.batches(name, limit=8).batches,
-                "ages": self._lookout.index_ages(name),
-                "tables": list_tables(road, [table.name for table in self._lookout.pipeline(name).tables]),
+                "activity": activity,
+                "sums": sum_activity(activity),
+                "epochs": self._monitor.epochs(name, limit=8).epochs,
+                "batches": self._monitor.batches(name, limit=8).batches,
+                "ages": self._monitor.index_ages(name),
+                "tables": list_tables(
+                    activity, [table.name for table in self._monitor.pipeline(name).tables]
+                ),
             },
         )
 
-    def epochs(self, asked: Asked) -> Page:
-        name, before = asked["name"], asked.get("before")
+    def epochs(self, params: RequestParams) -> Page:
+        name, before = params["name"], params.get("before")
         last = None if before is None else _read_query_number(before)
-        page = self._lookout.epochs(name, before=last, limit=ROWS_A_PAGE)
+        page = self._monitor.epochs(name, before=last, limit=ROWS_A_PAGE)
         return Page(
             template="epochs.html",
             title=f"Epochs of {name}",
-            shows={"name": name, "page": page, "before": before},
+            context={"name": name, "page": page, "before": before},
         )
 
-    def epoch(self, asked: Asked) -> Page:
-        name, number = asked["name"], read_number(asked["epoch"])
-        detail = self._lookout.epoch(name, number)
+    def epoch(self, params: RequestParams) -> Page:
+        name, number = params["name"], read_number(params["epoch"])
+        detail = self._monitor.epoch(name, number)
         return Page(
             template="epoch.html",
             title=f"Epoch {number} of {name}",
-            shows={"name": name, "detail": detail, "epoch": detail.epoch},
+            context={"name": name, "detail": detail, "epoch": detail.epoch},
         )
 
-    def batches(self, asked: Asked) -> Page:
-        name, status, table = asked["name"], asked.get("status") or None, asked.get("table") or None
+    def batches(self, params: RequestParams) -> Page:
+        name, status, table = params["name"], params.get("status") or None, params.get("table") or None
         if status is not None and status not in set(BatchStatus):
-            raise MisaskedError(f"{status!a} is no status of a batch; there are {', '.join(BatchStatus)}")
-        page = self._lookout.batches(
+            raise InvalidQueryError(
+                f"{status!a} is not a batch status; choose one of {', '.join(BatchStatus)}"
+            )
+        page = self._monitor.batches(
             name,
             status=None if status is None else BatchStatus(status),
             table=table,
-            after=asked.get("after") or None,
+            after=params.get("after") or None,
             limit=ROWS_A_PAGE,
         )
         return Page(
             template="batches.html",
             title=f"Batches of {name}",
-            shows={
+            context={
                 "name": name,
                 "page": page,
                 "status": status,
                 "table": table,
-                "after": asked.get("after") or None,
+                "after": params.get("after") or None,
                 "statuses": [str(one) for one in BatchStatus],
-                "tables": [found.name for found in self._lookout.pipeline(name).tables],
+                "tables": [found.name for found in self._monitor.pipeline(name).tables],
             },
         )
 
-    def batch(self, asked: Asked) -> Page:
-        name, batch_id = asked["name"], asked["batch"]
-        detail = self._lookout.batch(name, batch_id)
+    def batch(self, params: RequestParams) -> Page:
+        name, batch_id = params["name"], params["batch"]
+        detail = self._monitor.batch(name, batch_id)
         status = detail.view.batch.status
         return Page(
             template="batch.html",
             title=f"Batch {batch_id[:8]} of {name}",
-            shows={
+            context={
                 "name": name,
                 "detail": detail,
                 "batch": detail.view.batch,
@@ -120,69 +127,71 @@ class Pages:
             },
         )
 
-    def letters(self, asked: Asked) -> Page:
-        name, reason = asked["name"], asked.get("reason") or None
-        counts = self._lookout.road(name).overview.dead_letters
-        page = self._lookout.letters(name, reason=reason, after=asked.get("after") or None, limit=ROWS_A_PAGE)
+    def dead_letters(self, params: RequestParams) -> Page:
+        name, reason = params["name"], params.get("reason") or None
+        counts = self._monitor.activity(name).overview.dead_letters
+        page = self._monitor.dead_letters(
+            name, reason=reason, after=params.get("after") or None, limit=ROWS_A_PAGE
+        )
         return Page(
-            template="letters.html",
+            template="dead_letters.html",
             title=f"Dead letters of {name}",
-            shows={
+            context={
                 "name": name,
                 "page": page,
                 "counts": counts,
                 "reason": reason,
-                "after": asked.get("after") or None,
+                "after": params.get("after") or None,
             },
         )
 
-    def verify(self, asked: Asked) -> Page:
-        name = asked["name"]
-        self._lookout.pipeline(name)
+    def verify(self, params: RequestParams) -> Page:
+        name = params["name"]
+        self._monitor.pipeline(name)
         return Page(
             template="verify.html",
             title=f"Verify {name}",
-            shows={"name": name, "state": self._verifications.state(name)},
+            context={"name": name, "state": self._verifications.state(name)},
         )
 
-    def etl(self, _asked: Asked) -> Page:
-        view = self._lookout.etl()
-        shows: dict[str, Any] = {"trouble": None, "topics": (), "graph": ""}
+    def etl(self, _params: RequestParams) -> Page:
+        view = self._monitor.etl()
+        context: dict[str, Any] = {"trouble": None, "topics": (), "graph": ""}
         if isinstance(view, NoAnswer):
-            shows["trouble"] = view.why
+            context["trouble"] = view.why
         else:
             # Names in it are escaped where it is drawn.
-            shows["graph"] = Markup(draw_graph(view))  # noqa: S704 - text of ours, with every name escaped
-            shows["topics"] = tuple(view_topic(one) for one in view.topics)
-        return Page(template="etl.html", title="Facts", shows=shows)
+            context["graph"] = Markup(draw_graph(view))  # noqa: S704 - text of ours, with every name escaped
+            context["topics"] = tuple(view_topic(one) for one in view.topics)
+        return Page(template="etl.html", title="Facts", context=context)
 
-    def outbox(self, _asked: Asked) -> Page:
-        return Page(template="outbox.html", title="Outbox", shows={"outbox": self._lookout.outbox()})
+    def outbox(self, _params: RequestParams) -> Page:
+        return Page(template="outbox.html", title="Outbox", context={"outbox": self._monitor.outbox()})
 
-    def consumers(self, _asked: Asked) -> Page:
-        watched = self._lookout.watched
+    def consumers(self, _params: RequestParams) -> Page:
+        targets = self._monitor.targets
         return Page(
             template="consumers.html",
             title="Consumers",
-            shows={
-                "groups": self._lookout.groups(),
-                "health": self._lookout.health(),
-                "inboxes": ask(self._lookout.inboxes) if watched.messaging is not None else None,
+            context={
+                "groups": self._monitor.groups(),
+                "health": self._monitor.health(),
+                "inboxes": ask(self._monitor.inboxes) if targets.messaging is not None else None,
             },
         )
 
-    def syncs(self, _asked: Asked) -> Page:
-        return Page(template="sync.html", title="Model sync", shows={"syncs": self._lookout.syncs()})
+    def syncs(self, _params: RequestParams) -> Page:
+        return Page(template="sync.html", title="Model sync", context={"syncs": self._monitor.syncs()})
 
-    def leases(self, _asked: Asked) -> Page:
-        found = {name: ask(partial(self._lookout.leases, name)) for name in self._lookout.pipelines}
-        return Page(template="leases.html", title="Leases", shows={"leases": found})
+    def leases(self, _params: RequestParams) -> Page:
+        found = {name: ask(partial(self._monitor.leases, name)) for name in self._monitor.pipelines}
+        return Page(template="leases.html", title="Leases", context={"leases": found})
 
 
 def read_number(text: str) -> int:
-    """The number of an epoch, which anybody may have written into the address."""
+    """The number of an epoch, from the untrusted URL."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise ConfigurationError(f"{text!a} is no epoch")
+        raise ConfigurationError(f"{text!a} is not an epoch number")
     return int(text)
 
 
@@ -190,12 +199,12 @@ def _read_query_number(text: str) -> int:
     try:
         return read_number(text)
     except ConfigurationError as error:
-        raise MisaskedError(str(error)) from error
+        raise InvalidQueryError(str(error)) from error
 
 
-def sum_road(road: Road) -> dict[str, Any]:
-    """What a road shows in single figures."""
-    overview = road.overview
+def sum_activity(activity: PipelineActivity) -> dict[str, Any]:
+    """The totals that the page of a pipeline shows."""
+    overview = activity.overview
     counts = {
         fate: sum(
             getattr(totals.counts, fate) for totals in overview.epochs if totals.kind in {"kafka", "frame"}
@@ -217,9 +226,9 @@ def sum_road(road: Road) -> dict[str, Any]:
     }
 
 
-def list_tables(road: Road, declared: list[str]) -> list[dict[str, Any]]:
-    """Each table with where its rows stand; those that the pipeline file has no longer come last."""
-    overview = road.overview
+def list_tables(activity: PipelineActivity, declared: list[str]) -> list[dict[str, Any]]:
+    """The state of each table's rows; tables that the pipeline file no longer has come last."""
+    overview = activity.overview
     known = {found.table for found in overview.open_parts} | {found.table for found in overview.batches}
     known |= set(overview.rows_in_clickhouse)
 

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitored_system import EPOCHS, HISTORY, ORDERS, StandIn, make_system, write_health
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.monitor import metrics as command
-from oncehouse.common.http_auth import make_door
+from oncehouse.common.http_auth import make_http_auth
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import RequestKind
 from oncehouse.metrics import definitions
@@ -46,19 +46,19 @@ STREAM = StreamProgress(
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory):
-    return make_system(tmp_path_factory.mktemp("watched"))
+    return make_system(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture(scope="module")
-def lookout(system):
-    with closing(StandIn(system.watched)) as opened:
+def monitor(system):
+    with closing(StandIn(system.targets)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def scrape(lookout) -> str:
+def scrape(monitor) -> str:
     def everything():
-        yield from collect(lookout)
+        yield from collect(monitor)
         yield from stream_samples("orders", STREAM)
 
     text, content_type = write_text(make_registry(everything))
@@ -89,9 +89,9 @@ def test_every_metric_of_the_list_is_told_under_its_kind_and_its_labels(scrape):
     assert kinds == {metric.name: metric.kind.value for metric in definitions.ALL}
 
 
-def test_openmetrics_is_told_to_whoever_asks_for_it(lookout):
+def test_openmetrics_is_told_to_whoever_asks_for_it(monitor):
     text, content_type = write_text(
-        make_registry(lambda: collect(lookout)), "application/openmetrics-text; version=1.0.0"
+        make_registry(lambda: collect(monitor)), "application/openmetrics-text; version=1.0.0"
     )
     assert content_type.startswith("application/openmetrics-text")
     assert {family.name for family in parse_openmetrics(text.decode())} >= {
@@ -100,8 +100,8 @@ def test_openmetrics_is_told_to_whoever_asks_for_it(lookout):
     }
 
 
-def test_the_figures_are_those_of_the_ledger(scrape, lookout):
-    overview = lookout.road("orders").overview
+def test_the_figures_are_those_of_the_ledger(scrape, monitor):
+    overview = monitor.activity("orders").overview
     (totals,) = overview.epochs
     assert value(scrape, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == HISTORY + EPOCHS
     for fate in ("new", "duplicate", "dead_letter", "skipped", "waiting"):
@@ -125,18 +125,18 @@ def test_a_refusal_that_nobody_has_seen_yet_is_told_as_zero(scrape):
 
 
 def test_what_cannot_be_read_is_told_and_costs_nothing_else(system, scrape, tmp_path):
-    broken = StandIn(system.watched)
-    broken.watched.health_files[0].unlink()
+    broken = StandIn(system.targets)
+    broken.targets.health_files[0].unlink()
     broken.ends = {}
     (system.folder / "clicks" / "catalog.db").rename(tmp_path / "away.db")
     try:
         text = write_text(make_registry(lambda: collect(broken)))[0].decode()
     finally:
         (tmp_path / "away.db").rename(system.folder / "clicks" / "catalog.db")
-        write_health(broken.watched.health_files[0])
+        write_health(broken.targets.health_files[0])
     assert value(text, "oncehouse_answers", part="pipeline", name="clicks") == 0
     assert value(text, "oncehouse_answers", part="kafka", name="orders") == 0
-    assert value(text, "oncehouse_consumer_healthy", file=str(broken.watched.health_files[0])) == 0
+    assert value(text, "oncehouse_consumer_healthy", file=str(broken.targets.health_files[0])) == 0
     assert value(text, "oncehouse_answers", part="pipeline", name="orders") == 1
     assert ("oncehouse_lag_records", ()) not in read(text)
 
@@ -155,8 +155,8 @@ def test_the_reference_page_is_written_from_the_list():
 
 def test_the_command_prints_what_prometheus_reads(system, capsys, monkeypatch):
     monkeypatch.setattr(command, "_PATIENT_SECONDS", 0.1)  # nobody is there to be waited for
-    file = str(system.watched.pipelines[0])
-    assert run_command(["metrics", file, "--health", str(system.watched.health_files[0])]) == 0
+    file = str(system.targets.pipelines[0])
+    assert run_command(["metrics", file, "--health", str(system.targets.health_files[0])]) == 0
     told = read(capsys.readouterr().out)
     assert told["oncehouse_answers", (("name", "orders"), ("part", "pipeline"))] == 1
     assert run_command(["metrics", file, "--json"]) == 0
@@ -170,7 +170,7 @@ def test_the_command_prints_what_prometheus_reads(system, capsys, monkeypatch):
 
 
 def test_files_that_are_wrong_are_told_before_anything_is_served(system, capsys, tmp_path):
-    file = str(system.watched.pipelines[0])
+    file = str(system.targets.pipelines[0])
     assert run_command(["metrics", file, "--messaging", str(tmp_path / "none.yaml")]) == 2
     assert "no such file" in capsys.readouterr().err
     assert run_command(["metrics", file, "--group", "billing"]) == 2
@@ -196,8 +196,8 @@ def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
 def serve():
     opened = []
 
-    def start(door, collecting=lambda: [Sample(definitions.SCRAPE_SECONDS, (), 1.0)]):
-        opened.append(MetricsServer(door, make_registry(collecting)))
+    def start(auth, collecting=lambda: [Sample(definitions.SCRAPE_SECONDS, (), 1.0)]):
+        opened.append(MetricsServer(auth, make_registry(collecting)))
         return opened[-1].port
 
     yield start
@@ -206,7 +206,7 @@ def serve():
 
 
 def test_the_endpoint_serves_this_machine_by_its_own_names(serve):
-    port = serve(make_door("127.0.0.1:0", token=None))
+    port = serve(make_http_auth("127.0.0.1:0", token=None))
     status, text = get(port)
     assert (status, value(text, "oncehouse_scrape_seconds")) == (200, 1.0)
     assert get(port, Host="localhost:9")[0] == 200
@@ -215,7 +215,7 @@ def test_the_endpoint_serves_this_machine_by_its_own_names(serve):
 
 
 def test_with_a_token_the_endpoint_asks_for_it_and_not_for_a_name(serve):
-    port = serve(make_door("0.0.0.0:0", token="correct-horse-battery"))
+    port = serve(make_http_auth("0.0.0.0:0", token="correct-horse-battery"))
     assert get(port)[0] == 401
     assert get(port, Authorization="Bearer wrong-horse-battery")[0] == 401
     assert get(port, Authorization="Bearer correct-horse-battery", Host="metrics.example")[0] == 200
@@ -225,18 +225,18 @@ def test_a_scrape_that_fails_unexpectedly_is_an_answer_without_a_trace(serve):
     def fail():
         raise KeyError("secret")
 
-    assert get(serve(make_door("127.0.0.1:0", token=None), fail)) == (500, "unexpected KeyError\n")
+    assert get(serve(make_http_auth("127.0.0.1:0", token=None), fail)) == (500, "unexpected KeyError\n")
 
 
 def test_a_door_to_other_machines_needs_a_token_of_some_length():
     with pytest.raises(ConfigurationError, match="a token is needed"):
-        make_door("0.0.0.0:9464", token=None)
+        make_http_auth("0.0.0.0:9464", token=None)
     with pytest.raises(ConfigurationError, match="16 printable"):
-        make_door("0.0.0.0:9464", token="short")
+        make_http_auth("0.0.0.0:9464", token="short")
     for wrong in ("9464", "host:", ":1", "host:70000", "host:-1"):
         with pytest.raises(ConfigurationError, match="HOST:PORT"):
-            make_door(wrong, token=None)
-    assert make_door("[::1]:0", token=None).knows("[::1]:8088")
+            make_http_auth(wrong, token=None)
+    assert make_http_auth("[::1]:0", token=None).knows("[::1]:8088")
 
 
 def test_a_run_serves_the_metrics_of_its_pipeline_and_of_sparks_stream(system, monkeypatch, capsys):
@@ -257,7 +257,7 @@ def test_a_run_serves_the_metrics_of_its_pipeline_and_of_sparks_stream(system, m
     engine.run_pipeline = run_pipeline
     monkeypatch.setitem(sys.modules, "oncehouse.pipeline.run", engine)
     monkeypatch.setattr(serving, "MetricsServer", Noting)
-    file = str(system.watched.pipelines[0])
+    file = str(system.targets.pipelines[0])
     assert run_command(["run", "--once", file, "--metrics", "127.0.0.1:0"]) == 0
     ((status, text),) = told
     assert status == 200

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from oncehouse.errors import TransientError
-from oncehouse.monitoring.background_probe import Hearing
-from oncehouse.monitoring.message_trace import NoAnswer
+from oncehouse.monitoring.background_probe import BackgroundProbe
+from oncehouse.monitoring.unavailable import NoAnswer
 
 
 class Server:
@@ -36,25 +36,25 @@ def server() -> Server:
 
 def test_an_answer_is_kept_for_a_while_and_asked_for_again_when_it_is_old(server):
     now = 0.0
-    hearing = Hearing(server, every_seconds=5.0, monotonic=lambda: now)
-    assert [hearing.hear(wait_seconds=5), hearing.hear(wait_seconds=5)] == [1, 1]
+    hearing = BackgroundProbe(server, refresh_seconds=5.0, monotonic=lambda: now)
+    assert [hearing.read(wait_seconds=5), hearing.read(wait_seconds=5)] == [1, 1]
     now = 6.0
-    assert hearing.hear(wait_seconds=5) == 1  # the old one, and a new one is asked for meanwhile
-    while hearing.hear(wait_seconds=5) == 1:
+    assert hearing.read(wait_seconds=5) == 1  # the old one, and a new one is asked for meanwhile
+    while hearing.read(wait_seconds=5) == 1:
         pass
     assert server.asked == 2
 
 
 def test_whoever_looks_waits_no_longer_than_it_wants_to(server):
     server.free.clear()
-    hearing = Hearing(server, every_seconds=5.0)
-    heard = hearing.hear(wait_seconds=0.01)
-    assert isinstance(heard, NoAnswer)
-    assert not heard.failed
-    hearing.hear(wait_seconds=0.01)
+    hearing = BackgroundProbe(server, refresh_seconds=5.0)
+    answer = hearing.read(wait_seconds=0.01)
+    assert isinstance(answer, NoAnswer)
+    assert not answer.failed
+    hearing.read(wait_seconds=0.01)
     assert server.asked == 1, "one question at a time"
     server.free.set()
-    assert hearing.hear(wait_seconds=5) == 1
+    assert hearing.read(wait_seconds=5) == 1
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,18 @@ def test_whoever_looks_waits_no_longer_than_it_wants_to(server):
 )
 def test_a_failure_is_heard_with_its_reason(server, error, told):
     server.error = error
-    heard = Hearing(server, every_seconds=5.0).hear(wait_seconds=5)
-    assert heard == NoAnswer(why=told, failed=True)
+    answer = BackgroundProbe(server, refresh_seconds=5.0).read(wait_seconds=5)
+    assert answer == NoAnswer(why=told, failed=True)
 
 
 def test_after_a_change_nothing_that_was_asked_before_it_is_heard(server):
-    hearing = Hearing(server, every_seconds=60.0)
-    assert hearing.hear(wait_seconds=5) == 1
+    hearing = BackgroundProbe(server, refresh_seconds=60.0)
+    assert hearing.read(wait_seconds=5) == 1
     hearing.forget()
-    assert hearing.hear(wait_seconds=5) == 2
+    assert hearing.read(wait_seconds=5) == 2
     hearing.forget()
     server.free.clear()
-    hearing.hear(wait_seconds=0.01)  # the third question is under way
+    hearing.read(wait_seconds=0.01)  # the third question is under way
     hearing.forget()  # and its answer may be from before this
     server.free.set()
-    assert hearing.hear(wait_seconds=5) == 4
+    assert hearing.read(wait_seconds=5) == 4

@@ -20,16 +20,16 @@ from sqlalchemy import Engine, event
 
 from monitored_system import EPOCHS, HISTORY, ORDERS, PAYMENTS, StandIn, add_batches, make_system
 from oncehouse.cli.app import run_command
-from oncehouse.common.http_auth import make_door
+from oncehouse.common.http_auth import make_http_auth
 from oncehouse.common.redaction import remember
 from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.catalog.requests import list_requests
 from oncehouse.ledger.models import BatchStatus, RequestKind
-from oncehouse.monitoring.message_trace import NoAnswer
+from oncehouse.monitoring.unavailable import NoAnswer
 from oncehouse.web.app import Dashboard
-from oncehouse.web.formatting import draw_curve, make_visible, spell_short
-from oncehouse.web.live_updates import Shared, write_event
+from oncehouse.web.formatting import draw_curve, format_short, make_visible
+from oncehouse.web.live_updates import FragmentCache, write_event
 from oncehouse.web.security import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
 from oncehouse.web.server import Server, listen
 
@@ -59,8 +59,8 @@ def system(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lookout(system):
-    with closing(StandIn(system.watched)) as opened:
+def monitor(system):
+    with closing(StandIn(system.targets)) as opened:
         yield opened
 
 
@@ -93,14 +93,14 @@ class Visitor:
         return asyncio.run(send())
 
 
-def visit(lookout, *, token=None, names=(), **options) -> Visitor:
-    door = make_door("127.0.0.1:0" if token is None else "0.0.0.0:0", token=token, names=names)
-    return Visitor(Dashboard(lookout, door, **options).app)
+def visit(monitor, *, token=None, names=(), **options) -> Visitor:
+    auth = make_http_auth("127.0.0.1:0" if token is None else "0.0.0.0:0", token=token, names=names)
+    return Visitor(Dashboard(monitor, auth, **options).app)
 
 
 @pytest.fixture
-def browser(lookout) -> Visitor:
-    return visit(lookout)
+def browser(monitor) -> Visitor:
+    return visit(monitor)
 
 
 class Forms(HTMLParser):
@@ -170,22 +170,22 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("asked", HOSTILE)
-def test_whatever_strangers_send_is_answered_under_the_same_policy(lookout, asked):
+def test_whatever_strangers_send_is_answered_under_the_same_policy(monitor, asked):
     method, path, options, status = HOSTILE[asked]
-    answer = visit(lookout, token=TOKEN).ask(method, path, **options)
+    answer = visit(monitor, token=TOKEN).ask(method, path, **options)
     assert answer.status_code == status
     assert "Traceback" not in answer.text
     check_policy(answer)
 
 
-def test_a_failure_of_ours_is_answered_under_the_same_policy_and_tells_nothing(lookout, monkeypatch):
+def test_a_failure_of_ours_is_answered_under_the_same_policy_and_tells_nothing(monitor, monkeypatch):
     def fail(_name: str) -> None:
         raise RuntimeError("of /home/somebody")
 
-    monkeypatch.setattr(lookout, "leases", fail)
-    answer = visit(lookout).ask("GET", "/leases", raises=False)
+    monkeypatch.setattr(monitor, "leases", fail)
+    answer = visit(monitor).ask("GET", "/leases", raises=False)
     assert answer.status_code == 500
-    assert "the dashboard's own log" in answer.text
+    assert "the log of the dashboard" in answer.text
     assert "somebody" not in answer.text
     check_policy(answer)
 
@@ -220,11 +220,11 @@ def check_policy(answer) -> None:
 
 def test_a_batch_is_shown_with_its_life_its_attempts_and_its_query_ids(browser, system):
     answer = browser.get(f"/pipelines/orders/batches/{system.parked}")
-    for text in ("Attempt 1: failed", "Parked", f"{system.parked}-1", "until somebody looks", "Try again"):
+    for text in ("Attempt 1: failed", "Parked", f"{system.parked}-1", "until it is retried", "Retry"):
         assert text in answer.text
     loaded = browser.get(f"/pipelines/orders/batches/{system.loaded}").text
     assert "Attempt 1: inserted" in loaded
-    assert "Try again" not in loaded
+    assert "Retry" not in loaded
 
 
 def test_from_an_epoch_one_comes_to_its_batches_and_back(browser):
@@ -256,14 +256,14 @@ def test_whatever_is_asked_for_comes_back_as_text(browser_of_all, asked):
 
 
 @pytest.fixture(scope="module")
-def browser_of_all(lookout) -> Visitor:
-    return visit(lookout)
+def browser_of_all(monitor) -> Visitor:
+    return visit(monitor)
 
 
-def test_no_secret_reaches_a_page(browser, lookout, monkeypatch):
+def test_no_secret_reaches_a_page(browser, monitor, monkeypatch):
     remember("sesame-open-1234")
     monkeypatch.setattr(
-        lookout, "groups", lambda: NoAnswer(why="password sesame-open-1234 refused", failed=True)
+        monitor, "groups", lambda: NoAnswer(why="password sesame-open-1234 refused", failed=True)
     )
     text = browser.get("/consumers").text
     assert "sesame-open-1234" not in text
@@ -273,18 +273,18 @@ def test_no_secret_reaches_a_page(browser, lookout, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
-        ("/pipelines/nothing", 404, "There is no pipeline"),
+        ("/pipelines/nothing", 404, "Unknown pipeline"),
         ("/pipelines/orders/batches/nope", 404, "has no batch nope"),
         ("/pipelines/orders/batches?after=gone", 404, "has no batch gone"),
-        ("/pipelines/orders/epochs/x", 404, "is no epoch"),
+        ("/pipelines/orders/epochs/x", 404, "is not an epoch number"),
         ("/pipelines/orders/letters?after=gone:1", 404, "There is no place"),
         ("/pipelines/orders/letters/replay?reason=not_jsn", 404, "did you mean"),
         ("/pipelines/orders/tables/nope/replay", 404, "has no table"),
         ("/etl/Nothing/pause", 404, "no topic"),
         ("/outbox/7/retry", 404, "is not the id of a message"),
-        ("/nowhere", 404, "There is no such page"),
-        ("/pipelines/orders/batches?status=x", 400, "is no status of a batch"),
-        ("/pipelines/orders/epochs?before=x", 400, "is no epoch"),
+        ("/nowhere", 404, "Page not found"),
+        ("/pipelines/orders/batches?status=x", 400, "is not a batch status"),
+        ("/pipelines/orders/epochs?before=x", 400, "is not an epoch number"),
     ],
 )
 def test_what_is_not_there_and_what_cannot_be_asked_for_are_told_apart_and_with_what_to_do(
@@ -336,7 +336,7 @@ def of_each_size(tmp_path_factory) -> list[Visitor]:
         system = make_system(tmp_path_factory.mktemp(f"batches-{number}"))
         with system.catalog() as catalog:
             add_batches(catalog, number)
-        browsers.append(visit(StandIn(system.watched)))
+        browsers.append(visit(StandIn(system.targets)))
     return browsers
 
 
@@ -377,16 +377,16 @@ def requests_of(system) -> list[tuple[RequestKind, dict[str, object]]]:
         return [(request.kind, request.arguments) for request in list_requests(catalog)]
 
 
-def test_a_parked_batch_is_tried_again(system, lookout):
+def test_a_parked_batch_is_tried_again(system, monitor):
     said = []
-    browser = visit(lookout, say=said.append)
+    browser = visit(monitor, say=said.append)
     asked = browser.get(f"/pipelines/orders/batches/{system.parked}/retry")
-    assert "under the token that they always had" in asked.text
+    assert "with the same deduplication" in asked.text
     with system.catalog() as catalog:
         assert find_batch(catalog, system.parked).status is BatchStatus.PARKED, "looking changes nothing"
     try:
         after = do(browser, f"/pipelines/orders/batches/{system.parked}/retry")
-        assert "will be tried again" in after.text
+        assert "will be retried" in after.text
         with system.catalog() as catalog:
             assert find_batch(catalog, system.parked).status is BatchStatus.RETRY
         assert [line.partition(":")[0] for line in said] == ["127.0.0.1"]
@@ -422,13 +422,13 @@ def test_a_request_of_the_dashboard_is_the_one_that_the_command_line_leaves(brow
     do(browser, "/pipelines/orders/letters/replay?reason=not_json")
     mine = requests_of(system)[-1]
     assert (
-        run_command(["dead-letters", "replay", str(system.watched.pipelines[0]), "--reason", "not_json"]) == 0
+        run_command(["dead-letters", "replay", str(system.targets.pipelines[0]), "--reason", "not_json"]) == 0
     )
     assert requests_of(system)[-1] == mine
 
 
 def offset_of(system, topic):
-    with open_etl(system.watched.etl) as etl:
+    with open_etl(system.targets.etl) as etl:
         return read_offsets(etl).offsets[topic]
 
 
@@ -436,24 +436,24 @@ def test_a_topic_is_paused_and_goes_on(browser, system):
     assert "Orders is paused." in do(browser, "/etl/Orders/pause").text
     assert offset_of(system, "Orders").state == "paused"
     assert 'href="/etl/Orders/resume"' in browser.get("/etl").text
-    assert "Orders goes on." in do(browser, "/etl/Orders/resume").text
+    assert "Orders is resumed." in do(browser, "/etl/Orders/resume").text
     assert offset_of(system, "Orders").state == ""
 
 
 def test_a_topic_is_freed_from_its_holder_and_its_range_stays_open(browser, system):
     held = offset_of(system, "Daily")
     assert held.hostid == "etl-1:77"
-    assert "Daily is free." in do(browser, "/etl/Daily/unlock").text
+    assert "Daily is unlocked." in do(browser, "/etl/Daily/unlock").text
     freed = offset_of(system, "Daily")
     assert (freed.hostid, freed.next, freed.last) == ("", held.next, held.last)
 
 
-def test_a_parked_message_is_sent_again_with_what_waits_behind_it(system, lookout):
-    browser = visit(lookout)
-    (parked,) = lookout.outbox().parked_messages
+def test_a_parked_message_is_sent_again_with_what_waits_behind_it(system, monitor):
+    browser = visit(monitor)
+    (parked,) = monitor.outbox().parked_messages
     told = do(browser, f"/outbox/{parked.id}/retry").text
-    assert "Let go: 1 message, and 1 that waited behind it." in told
-    assert lookout.outbox().parked == 0
+    assert "Released 1 message and 1 that waited behind it." in told
+    assert monitor.outbox().parked == 0
     system.park_message(parked.id)
     assert browser.get(f"/outbox/{uuid4()}/retry").status_code == 200
     form = read_form(browser.get(f"/outbox/{uuid4()}/retry"))
@@ -463,11 +463,11 @@ def test_a_parked_message_is_sent_again_with_what_waits_behind_it(system, lookou
 
 def test_what_failed_in_an_inbox_is_tried_again(tmp_path):
     system = make_system(tmp_path)
-    with closing(StandIn(system.watched)) as lookout:
-        browser = visit(lookout)
+    with closing(StandIn(system.targets)) as monitor:
+        browser = visit(monitor)
         assert 'href="/inboxes/orders/retry"' in browser.get("/consumers").text
-        assert "1 messages of orders will be tried again" in do(browser, "/inboxes/orders/retry").text
-        (orders,) = lookout.inboxes().inboxes
+        assert "retry 1 messages of orders" in do(browser, "/inboxes/orders/retry").text
+        (orders,) = monitor.inboxes().inboxes
         assert (orders.parked, orders.waiting) == (0, 6)
         assert browser.get("/inboxes/nobodys/retry").status_code == 404
 
@@ -475,8 +475,8 @@ def test_what_failed_in_an_inbox_is_tried_again(tmp_path):
 def test_what_was_done_is_told_once(browser):
     form = read_form(browser.get("/etl/Payments/resume"))
     place = browser.post(form.action, data=form.fields).headers["location"]
-    assert "Payments goes on." in browser.get(place).text
-    assert "Payments goes on." not in browser.get(place).text
+    assert "Payments is resumed." in browser.get(place).text
+    assert "Payments is resumed." not in browser.get(place).text
     assert "Payments" not in place, "an address that a stranger could write tells nothing"
 
 
@@ -491,9 +491,9 @@ def test_a_verification_is_run_and_told(browser, system):
     assert "the ledger alone" in text
 
 
-def test_only_one_verification_of_a_pipeline_runs_at_a_time(lookout, monkeypatch):
-    browser, free = visit(lookout), threading.Event()
-    monkeypatch.setattr(lookout, "verify", lambda *_, **__: free.wait(30) and None)
+def test_only_one_verification_of_a_pipeline_runs_at_a_time(monitor, monkeypatch):
+    browser, free = visit(monitor), threading.Event()
+    monkeypatch.setattr(monitor, "verify", lambda *_, **__: free.wait(30) and None)
     form = read_form(browser.get("/pipelines/clicks/verify"))
     try:
         assert browser.post(form.action, data=form.fields).status_code == 303
@@ -515,8 +515,8 @@ def test_a_host_that_is_not_ours_is_refused(browser, path, host):
     assert "oncehouse_" not in answer.text
 
 
-def test_our_own_names_and_those_we_were_told_are_served(lookout):
-    browser = visit(lookout, names=["dash.example"])
+def test_our_own_names_and_those_we_were_told_are_served(monitor):
+    browser = visit(monitor, names=["dash.example"])
     for host in ("127.0.0.1:8088", "localhost", "[::1]:8088", "dash.example", "DASH.example:80"):
         assert browser.get("/leases", headers={"host": host}).status_code == 200
 
@@ -541,9 +541,9 @@ def test_a_form_of_another_site_changes_nothing(browser, system, headers, fields
     assert offset_of(system, "Payments").state != "paused"
 
 
-def test_the_token_of_another_process_is_refused(lookout, system):
-    form = read_form(visit(lookout).get("/etl/Payments/pause"))
-    assert visit(lookout).post(form.action, data=form.fields).status_code == 403
+def test_the_token_of_another_process_is_refused(monitor, system):
+    form = read_form(visit(monitor).get("/etl/Payments/pause"))
+    assert visit(monitor).post(form.action, data=form.fields).status_code == 403
     assert offset_of(system, "Payments").state != "paused"
 
 
@@ -552,20 +552,20 @@ def test_a_form_larger_than_any_of_ours_is_not_read(browser):
     assert browser.post(form.action, data={**form.fields, "more": "x" * 20_000}).status_code == 403
 
 
-def test_read_only_shows_everything_and_lets_nobody_do_anything(lookout, system):
-    browser = visit(lookout, read_only=True)
+def test_read_only_shows_everything_and_lets_nobody_do_anything(monitor, system):
+    browser = visit(monitor, read_only=True)
     for path in PAGES:
         answer = browser.get(path)
         assert answer.status_code == 200
-        assert re.findall(r"Pause…|Try again…|Replay…|Unlock…|Replay all", answer.text) == []
+        assert re.findall(r"Pause…|Retry…|Replay…|Unlock…|Replay all", answer.text) == []
     for path in ("/etl/Payments/pause", f"/pipelines/orders/batches/{system.parked}/retry"):
         assert browser.get(path).status_code == 403
-        assert browser.post(path, data=read_form(visit(lookout).get(path)).fields).status_code == 403
+        assert browser.post(path, data=read_form(visit(monitor).get(path)).fields).status_code == 403
     assert offset_of(system, "Payments").state != "paused"
 
 
-def test_with_a_token_nothing_is_shown_before_it_is_given(lookout):
-    browser = visit(lookout, token=TOKEN)
+def test_with_a_token_nothing_is_shown_before_it_is_given(monitor):
+    browser = visit(monitor, token=TOKEN)
     for path in PAGES:
         answer = browser.get(path)
         assert answer.status_code == 303
@@ -575,8 +575,8 @@ def test_with_a_token_nothing_is_shown_before_it_is_given(lookout):
     assert browser.get("/static/dashboard.css").status_code == 200
 
 
-def test_the_token_opens_a_session_that_scripts_and_other_sites_cannot_use(lookout):
-    browser = visit(lookout, token=TOKEN)
+def test_the_token_opens_a_session_that_scripts_and_other_sites_cannot_use(monitor):
+    browser = visit(monitor, token=TOKEN)
     assert browser.post("/login", data={"token": "wrong-horse-battery"}).status_code == 401
     answer = browser.post("/login?next=/leases", data={"token": TOKEN})
     assert (answer.status_code, answer.headers["location"]) == (303, "/leases")
@@ -596,31 +596,31 @@ def test_the_token_opens_a_session_that_scripts_and_other_sites_cannot_use(looko
     ("origin", "secure"),
     [("https://oncehouse.example", True), ("http://oncehouse.example", False), (None, False)],
 )
-def test_behind_a_proxy_with_tls_the_session_never_travels_without_it(lookout, origin, secure):
-    browser = visit(lookout, token=TOKEN, names=["oncehouse.example"])
+def test_behind_a_proxy_with_tls_the_session_never_travels_without_it(monitor, origin, secure):
+    browser = visit(monitor, token=TOKEN, names=["oncehouse.example"])
     headers = {"host": "oncehouse.example"} | ({} if origin is None else {"origin": origin})
     answer = browser.post("/login", data={"token": TOKEN}, headers=headers)
     assert answer.status_code == 303
     assert ("; secure" in answer.headers["set-cookie"].lower()) is secure
 
 
-def test_only_the_login_itself_is_open(lookout):
-    browser = visit(lookout, token=TOKEN)
+def test_only_the_login_itself_is_open(monitor):
+    browser = visit(monitor, token=TOKEN)
     assert browser.get("/login").status_code == 200
     for path in ("/login/", "/loginx", "/login/../leases", "/staticx"):
         assert browser.get(path).status_code == 303
         assert browser.get(path).headers["location"].startswith("/login?next=")
 
 
-def test_a_session_that_is_made_up_opens_nothing(lookout):
-    browser = visit(lookout, token=TOKEN)
+def test_a_session_that_is_made_up_opens_nothing(monitor):
+    browser = visit(monitor, token=TOKEN)
     for session in ("", "local", "x" * 43, "a; b=c"):
         answer = browser.get("/leases", headers={"cookie": f"{SESSION_COOKIE}={session}"})
         assert answer.status_code == 303
 
 
-def test_a_form_belongs_to_one_session(lookout, system):
-    first = visit(lookout, token=TOKEN)
+def test_a_form_belongs_to_one_session(monitor, system):
+    first = visit(monitor, token=TOKEN)
     second = Visitor(first.app)
     for browser in (first, second):
         browser.post("/login", data={"token": TOKEN})
@@ -629,8 +629,8 @@ def test_a_form_belongs_to_one_session(lookout, system):
     assert offset_of(system, "Payments").state != "paused"
 
 
-def test_a_bearer_may_scrape(lookout):
-    browser = visit(lookout, token=TOKEN)
+def test_a_bearer_may_scrape(monitor):
+    browser = visit(monitor, token=TOKEN)
     answer = browser.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
     assert "oncehouse_batches" in answer.text
     assert browser.get("/metrics", headers={"authorization": "Bearer x"}).status_code == 401
@@ -672,12 +672,12 @@ def test_one_is_sent_where_one_wanted_to_go():
 
 
 @pytest.fixture
-def serve(lookout):
+def serve(monitor):
     opened = []
 
     def start(**options) -> str:
-        door = make_door("127.0.0.1:0", token=None)
-        opened.append(Server(Dashboard(lookout, door, refresh_seconds=0.1, **options), listen(door)))
+        auth = make_http_auth("127.0.0.1:0", token=None)
+        opened.append(Server(Dashboard(monitor, auth, refresh_seconds=0.1, **options), listen(auth)))
         return f"http://127.0.0.1:{opened[-1].port}"
 
     yield start
@@ -685,7 +685,7 @@ def serve(lookout):
         server.close()
 
 
-def test_a_page_comes_anew_when_something_has_changed_and_not_before(serve, lookout):
+def test_a_page_comes_anew_when_something_has_changed_and_not_before(serve, monitor):
     events = {"accept": "text/event-stream"}
     with (
         httpx.Client(base_url=serve(), timeout=20) as client,
@@ -696,12 +696,12 @@ def test_a_page_comes_anew_when_something_has_changed_and_not_before(serve, look
         first = next_event(lines)
         assert "89.9k" in first
         assert "<html" not in first, "only what changes"
-        lookout.ends["clicks"] = {("clicks", 0): 5_100}
+        monitor.ends["clicks"] = {("clicks", 0): 5_100}
         try:
             while "5,000" not in (text := next_event(lines)):
                 assert text != first
         finally:
-            lookout.ends["clicks"] = {("clicks", 0): 90_000}
+            monitor.ends["clicks"] = {("clicks", 0): 90_000}
 
 
 def next_event(lines) -> str:
@@ -714,9 +714,9 @@ def next_event(lines) -> str:
     raise AssertionError("the stream has ended")
 
 
-def test_a_stream_ends_with_the_server(lookout):
-    door = make_door("127.0.0.1:0", token=None)
-    server = Server(Dashboard(lookout, door, refresh_seconds=0.05), listen(door))
+def test_a_stream_ends_with_the_server(monitor):
+    auth = make_http_auth("127.0.0.1:0", token=None)
+    server = Server(Dashboard(monitor, auth, refresh_seconds=0.05), listen(auth))
     with (
         httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as client,
         client.stream("GET", "/leases", headers={"accept": "text/event-stream"}) as answer,
@@ -743,7 +743,7 @@ def test_whatever_a_page_holds_it_is_one_event(text):
 
 def test_what_several_look_at_is_read_once_a_moment():
     now, made = 0.0, []
-    shared = Shared(monotonic=lambda: now)
+    shared = FragmentCache(monotonic=lambda: now)
 
     def make() -> str:
         made.append(now)
@@ -757,7 +757,7 @@ def test_what_several_look_at_is_read_once_a_moment():
 
 
 def test_of_those_who_come_at_once_one_makes_what_all_of_them_get():
-    shared, made, begun, may_end = Shared(), [], threading.Event(), threading.Event()
+    shared, made, begun, may_end = FragmentCache(), [], threading.Event(), threading.Event()
 
     def make() -> str:
         made.append(threading.get_ident())
@@ -780,14 +780,14 @@ def test_what_could_not_be_made_is_made_by_the_next_visitor():
     def fail() -> str:
         raise OSError("away")
 
-    shared = Shared()
+    shared = FragmentCache()
     with pytest.raises(OSError, match="away"):
         shared.get("/", fail)
     assert shared.get("/", lambda: "made") == "made"
 
 
 def test_shared_fragments_stay_few():
-    shared = Shared()
+    shared = FragmentCache()
     for number in range(1000):
         assert shared.get(number, lambda: "made") == "made"
     assert len(shared._made) <= 256
@@ -810,7 +810,7 @@ def test_shared_fragments_stay_few():
     ],
 )
 def test_large_figures_are_shortened(count, spelt):
-    assert spell_short(count) == spelt
+    assert format_short(count) == spelt
 
 
 @given(st.text())

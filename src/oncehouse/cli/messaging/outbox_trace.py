@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from oncehouse.messaging.outbox.kafka_search import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
     from oncehouse.messaging.settings import MessagingSettings
-    from oncehouse.monitoring.message_trace import MessageTrace, NoAnswer, PipelineTrace
+    from oncehouse.monitoring.message_trace import MessageTrace, PipelineTrace
+    from oncehouse.monitoring.unavailable import NoAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,8 @@ def _read_id(text: str) -> UUID:
 def _find_row(settings: MessagingSettings, message_id: UUID) -> OutboxRowView | NoAnswer:
     from oncehouse.cli.open_ledger import may_exist
     from oncehouse.messaging.outbox.lookup import look_up
-    from oncehouse.monitoring.message_trace import ABSENT_ROW, NoAnswer, ask
+    from oncehouse.monitoring.message_trace import ABSENT_ROW
+    from oncehouse.monitoring.unavailable import NoAnswer, ask
 
     if settings.database is None or not may_exist(settings.require_database()):
         why = (
@@ -140,7 +142,8 @@ def _trace_pipeline(
     pipeline: Pipeline | None, places: Scan | NoAnswer
 ) -> tuple[PipelineTrace, ...] | NoAnswer:
     from oncehouse.cli.open_ledger import open_ledger
-    from oncehouse.monitoring.message_trace import NoAnswer, ask, trace_places
+    from oncehouse.monitoring.message_trace import trace_places
+    from oncehouse.monitoring.unavailable import NoAnswer, ask
 
     if pipeline is None:
         return NoAnswer(why="not asked: name the pipeline that reads its topic with --pipeline", failed=False)

@@ -11,12 +11,13 @@ from oncehouse.common.formatting import format_elapsed
 if TYPE_CHECKING:
     from oncehouse.messaging.outbox.kafka_search import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
-    from oncehouse.monitoring.message_trace import MessageTrace, NoAnswer, PipelineTrace
+    from oncehouse.monitoring.message_trace import MessageTrace, PipelineTrace
     from oncehouse.monitoring.record_trace import Destination, RecordTrace
+    from oncehouse.monitoring.unavailable import NoAnswer
 
 
 def show_trace(trace: MessageTrace) -> None:
-    from oncehouse.monitoring.message_trace import NoAnswer
+    from oncehouse.monitoring.unavailable import NoAnswer
 
     say(f"message {trace.message_id}\n")
     pipeline = trace.pipeline
@@ -86,7 +87,7 @@ def _tell_destination(destination: Destination) -> str:
 
 
 def _tell_tables(found: PipelineTrace) -> Iterator[str]:
-    from oncehouse.monitoring.message_trace import NoAnswer
+    from oncehouse.monitoring.unavailable import NoAnswer
 
     for table in found.tables:
         if isinstance(table, NoAnswer):

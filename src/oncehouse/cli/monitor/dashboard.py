@@ -16,7 +16,7 @@ from oncehouse.cli.monitor_options import (
     Messaging,
     Modules,
     TokenFile,
-    choose_watched,
+    choose_targets,
     read_token,
 )
 from oncehouse.cli.output import say, say_aside
@@ -45,26 +45,26 @@ def dashboard(
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Show pipelines, Facts, outbox, consumers, syncs and leases in a browser, and let people act there."""
-    from oncehouse.common.http_auth import make_door
+    from oncehouse.common.http_auth import make_http_auth
 
-    watched = choose_watched(files, etl, messaging, group, health, module)
-    door = make_door(listen, token=read_token(token_file), names=allow_host or [])
-    from oncehouse.monitoring.monitor import Lookout
+    targets = choose_targets(files, etl, messaging, group, health, module)
+    auth = make_http_auth(listen, token=read_token(token_file), names=allow_host or [])
+    from oncehouse.monitoring.monitor import Monitor
     from oncehouse.web.app import Dashboard
     from oncehouse.web.server import Server
     from oncehouse.web.server import listen as open_listener
 
-    lookout = Lookout(watched)
-    listener = open_listener(door)
-    server = Server(Dashboard(lookout, door, read_only=read_only, say=say_aside), listener)
+    monitor = Monitor(targets)
+    listener = open_listener(auth)
+    server = Server(Dashboard(monitor, auth, read_only=read_only, say=say_aside), listener)
     try:
         with Stop(lambda _text: say_aside("stopping")) as stop:
-            host = f"[{door.host}]" if ":" in door.host else door.host
+            host = f"[{auth.host}]" if ":" in auth.host else auth.host
             say(f"dashboard at http://{host}:{server.port}/ (Ctrl-C ends it)")
             while server.is_alive() and not stop.asked.wait(0.2):
                 pass
     finally:
         server.close()
-        lookout.close()
+        monitor.close()
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)

@@ -17,7 +17,7 @@ from oncehouse.cli.monitor_options import (
     Messaging,
     Modules,
     TokenFile,
-    choose_watched,
+    choose_targets,
     read_token,
 )
 from oncehouse.cli.output import say, show_json
@@ -26,7 +26,7 @@ from oncehouse.common.json_documents import Answer
 
 if TYPE_CHECKING:
     from oncehouse.metrics.definitions import Kind
-    from oncehouse.monitoring.monitor import Lookout, Watched
+    from oncehouse.monitoring.monitor import Monitor, MonitorTargets
 
 # A person or a cron job waits for the answer of a server; a scrape that is repeated need not.
 _PATIENT_SECONDS = 5.0
@@ -67,32 +67,32 @@ def metrics(
     ] = False,
 ) -> None:
     """Print all metrics in Prometheus' text format, or serve them."""
-    watched = choose_watched(files, etl, messaging, group, health, module)
+    targets = choose_targets(files, etl, messaging, group, health, module)
     if listen is not None:
-        _serve(watched, listen, read_token(token_file))
+        _serve(targets, listen, read_token(token_file))
         return
-    with closing(open_lookout(watched, wait_seconds=_PATIENT_SECONDS)) as lookout:
+    with closing(open_monitor(targets, wait_seconds=_PATIENT_SECONDS)) as monitor:
         if as_json:
-            _show_json(lookout)
+            _show_json(monitor)
         else:
-            _show_text(lookout)
+            _show_text(monitor)
 
 
-def _show_text(lookout: Lookout) -> None:
+def _show_text(monitor: Monitor) -> None:
     from oncehouse.metrics.collect import collect
     from oncehouse.metrics.exposition import make_registry, write_text
 
-    text, _ = write_text(make_registry(lambda: collect(lookout)))
+    text, _ = write_text(make_registry(lambda: collect(monitor)))
     sys.stdout.write(text.decode())
 
 
-def open_lookout(watched: Watched, *, wait_seconds: float) -> Lookout:
-    from oncehouse.monitoring.monitor import Lookout
+def open_monitor(targets: MonitorTargets, *, wait_seconds: float) -> Monitor:
+    from oncehouse.monitoring.monitor import Monitor
 
-    return Lookout(watched, wait_seconds=wait_seconds)
+    return Monitor(targets, wait_seconds=wait_seconds)
 
 
-def _show_json(lookout: Lookout) -> None:
+def _show_json(monitor: Monitor) -> None:
     from oncehouse.metrics.collect import collect
 
     found = [
@@ -102,29 +102,29 @@ def _show_json(lookout: Lookout) -> None:
             labels=dict(zip(sample.metric.labels, sample.labels, strict=True)),
             value=sample.value,
         )
-        for sample in collect(lookout)
+        for sample in collect(monitor)
     ]
     show_json(MetricList(metrics=found))
 
 
-def _serve(watched: Watched, listen: str, token: str | None) -> None:
-    from oncehouse.common.http_auth import make_door
+def _serve(targets: MonitorTargets, listen: str, token: str | None) -> None:
+    from oncehouse.common.http_auth import make_http_auth
 
-    door = make_door(listen, token=token)
+    auth = make_http_auth(listen, token=token)
     from oncehouse.metrics.collect import collect
     from oncehouse.metrics.exposition import make_registry
     from oncehouse.metrics.server import MetricsServer
 
-    lookout = open_lookout(watched, wait_seconds=1.0)
-    server = MetricsServer(door, make_registry(lambda: collect(lookout)))
+    monitor = open_monitor(targets, wait_seconds=1.0)
+    server = MetricsServer(auth, make_registry(lambda: collect(monitor)))
     try:
         with Stop(_say_aside) as stop:
-            say(f"metrics at http://{door.host}:{server.port}/metrics")
+            say(f"metrics at http://{auth.host}:{server.port}/metrics")
             while not stop.asked.wait(0.5):
                 pass
     finally:
         server.close()
-        lookout.close()
+        monitor.close()
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 

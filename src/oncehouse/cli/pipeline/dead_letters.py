@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.monitoring.dead_letters import DeadLetter, LetterPage
+    from oncehouse.monitoring.dead_letters import DeadLetter, DeadLetterPage
     from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition
 
 app = typer.Typer(
@@ -57,7 +57,7 @@ _After = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class LetterList(Answer, of=("dead-letters list",)):
     reasons: dict[str, int]
-    page: Inlined[LetterPage]
+    page: Inlined[DeadLetterPage]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +104,14 @@ def list_(
 ) -> None:
     """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.monitoring.actions import count_letters, demand_reason
+    from oncehouse.monitoring.actions import count_letters, require_reason
     from oncehouse.monitoring.dead_letters import declared_fields, list_dead_letters
 
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(pipeline) as catalog:
         counts = count_letters(catalog)
-        demand_reason(reason, counts)
+        require_reason(reason, counts)
         page = list_dead_letters(
             catalog,
             FileStore(pipeline.ledger.files),
@@ -126,7 +126,7 @@ def list_(
         _show_page(page, counts)
 
 
-def _show_page(page: LetterPage, counts: dict[str, int]) -> None:
+def _show_page(page: DeadLetterPage, counts: dict[str, int]) -> None:
     show_table(["reason", "letters"], counts.items(), empty="no dead letters")
     if counts and not page.dead_letters:
         say("\nnone of them is asked for")

@@ -36,10 +36,10 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Fill a table again, or a new one for the first time, from the ledger alone."""
-    from oncehouse.monitoring.actions import demand_table, request_refill
+    from oncehouse.monitoring.actions import request_refill, require_table
 
     pipeline = load_pipeline(file)
-    demand_table(pipeline, table)
+    require_table(pipeline, table)
     with open_ledger(pipeline) as catalog:
         number = request_refill(pipeline, catalog, table)
     tell_request(number, RequestKind.REFILL_TABLE, {"table": table}, as_json=as_json)

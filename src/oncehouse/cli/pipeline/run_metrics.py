@@ -23,19 +23,19 @@ def serve_metrics(
     if listen is None:
         yield tell
         return
-    from oncehouse.common.http_auth import make_door
+    from oncehouse.common.http_auth import make_http_auth
     from oncehouse.metrics.collect import collect, stream_samples
-    from oncehouse.monitoring.monitor import Lookout, Watched
+    from oncehouse.monitoring.monitor import Monitor, MonitorTargets
 
-    door = make_door(listen, token=read_token(None))
+    auth = make_http_auth(listen, token=read_token(None))
     from oncehouse.metrics.exposition import make_registry
     from oncehouse.metrics.server import MetricsServer
 
-    lookout = Lookout(Watched(pipelines=(file,)))
+    monitor = Monitor(MonitorTargets(pipelines=(file,)))
     newest = Progress()
 
     def read() -> Iterator[Sample]:
-        yield from collect(lookout)
+        yield from collect(monitor)
         if newest.stream is not None:
             yield from stream_samples(pipeline, newest.stream)
 
@@ -44,9 +44,9 @@ def serve_metrics(
         newest = progress
         tell(progress)
 
-    server = MetricsServer(door, make_registry(read))
+    server = MetricsServer(auth, make_registry(read))
     try:
         yield listen_too
     finally:
         server.close()
-        lookout.close()
+        monitor.close()

@@ -71,9 +71,9 @@ def status(
 
 def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     """Kafka's end offsets, or why they are not known."""
-    from oncehouse.monitoring import kafka as insights_kafka
+    from oncehouse.monitoring.kafka import ask_kafka
 
-    return insights_kafka.ask_kafka(pipeline.source.kafka)
+    return ask_kafka(pipeline.source.kafka)
 
 
 def _spell_room(room: StorageState, pipeline: Pipeline) -> dict[str, object]:
