@@ -29,6 +29,7 @@ from sqlalchemy.exc import (
     DisconnectionError,
     NoSuchModuleError,
     OperationalError,
+    SQLAlchemyError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
@@ -38,7 +39,14 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from oncehouse.common.file_permissions import make_private_file, make_private_folder
 from oncehouse.common.redaction import remember
-from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
+from oncehouse.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FullDiskError,
+    OncehouseError,
+    PermanentError,
+    TransientError,
+)
 
 _SUPPORTED = ("sqlite", "postgresql")
 
@@ -58,6 +66,9 @@ _SHUT_OUT_WORDS = (
     "is not permitted to log in",
 )
 ALL_TAKEN = "all connections of this process are in use, and none came free"
+# undefined_table and undefined_column; SQLite has one code for every mistake, and only its words differ.
+_ABSENT_STATES = {"42P01", "42703"}
+_ABSENT_WORDS = ("no such table", "no such column", "has no column named")
 _POSTGRES_DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x6F6E6365
 # A peer that vanished without a word (a pulled cable, a forgetful firewall) is noticed in a minute, not in two hours.
@@ -233,33 +244,72 @@ def begin(engine: Engine, *, whose: str) -> Iterator[Connection]:
     try:
         with engine.execution_options(oncehouse_writes=True).begin() as connection:
             yield connection
-    except DBAPIError as error:
-        raise wrap_error(error, engine, whose=whose) from error
-    except PoolTimeoutError as error:
-        raise tell_failure(engine, whose=whose, text=ALL_TAKEN, passing=True) from error
+    except (DBAPIError, PoolTimeoutError) as error:
+        raise wrap_error(error, what=whose, where=locate(engine)) from error
 
 
-def wrap_error(error: DBAPIError, engine: Engine, *, whose: str) -> OncehouseError:
-    text = str(error.orig) if error.orig is not None else type(error).__name__
-    return tell_failure(engine, whose=whose, text=text, passing=is_passing(error))
+def locate(engine: Engine, name: str = "the database") -> str:
+    """`name` and the URL, without its password."""
+    return f"{name} {engine.url.render_as_string(hide_password=True)}"
 
 
-def tell_failure(engine: Engine, *, whose: str, text: str, passing: bool) -> OncehouseError:
-    where, line = engine.url.render_as_string(hide_password=True), (text.strip().splitlines() or [""])[0]
-    if passing and is_shut_out(text):
+def wrap_error(
+    error: SQLAlchemyError,
+    *,
+    what: str,
+    where: str = "the database",
+    absent: str = "",
+    damaged: str = "",
+) -> OncehouseError:
+    """The driver's error as one of ours, for every package that uses a SQL database.
+
+    `what` was attempted; `where` names the database; `absent` says how missing tables are made, `damaged` how a
+    damaged file is restored.
+    """
+    if isinstance(error, PoolTimeoutError):
         return TransientError(
-            f"{whose}: the database {where} does not let us in ({line}). Check user, password and database in its URL, "
-            "and that they are there; nothing is lost meanwhile."
+            f"{what}: {where} does not answer in time ({ALL_TAKEN}). Check what it is busy with; it may be tried "
+            "again."
+        )
+    if not isinstance(error, DBAPIError):
+        return wrap_text(str(error) or type(error).__name__, what=what, where=where, passing=False)
+    text = type(error).__name__ if error.orig is None else str(error.orig)
+    line = _first_line(text)
+    if absent and is_absent(error):
+        return ConfigurationError(f"{what}: {line}. {absent}")
+    if is_full(error):
+        return FullDiskError(
+            f"{what}: no space is left for {where} ({line}). Nothing was written: free some space on its disk; it may "
+            "be tried again."
+        )
+    if is_damaged(error):
+        return CorruptFileError(
+            f"{what}: {where} is damaged ({line}); nothing was written. {damaged}".rstrip()
+        )
+    return wrap_text(text, what=what, where=where, passing=is_passing(error))
+
+
+def wrap_text(text: str, *, what: str, where: str, passing: bool) -> OncehouseError:
+    """The same from the driver's message alone."""
+    line = _first_line(text)
+    if is_shut_out(text):
+        return TransientError(
+            f"{what}: {where} does not let us in ({line}). Check user, password and database in its URL, and that they "
+            "exist; it may be tried again."
         )
     if passing:
         return TransientError(
-            f"{whose}: the database {where} does not answer ({line}). Check that it is up, reachable and has space; "
-            "nothing is lost meanwhile."
+            f"{what}: {where} does not answer ({line}). Check that it is up, reachable and has space; it may be tried "
+            "again."
         )
     return PermanentError(
-        f"{whose}: the database {where} refused a statement ({line}); nothing was written. Check that the tables are "
-        "made and that its user may read and write them."
+        f"{what}: {where} refused a statement ({line}); nothing was written. Check that its tables are made and that "
+        "its user may read and write them."
     )
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0]
 
 
 def is_shut_out(text: str) -> bool:
@@ -291,6 +341,15 @@ def is_full(error: DBAPIError) -> bool:
     if code is not None:
         return bool(code & 0xFF == sqlite3.SQLITE_FULL)
     return getattr(error.orig, "sqlstate", None) == _POSTGRES_DISK_FULL
+
+
+def is_absent(error: DBAPIError) -> bool:
+    """Whether a table or a column is missing."""
+    if getattr(error.orig, "sqlstate", None) in _ABSENT_STATES:
+        return True
+    return isinstance(error.orig, sqlite3.OperationalError) and any(
+        w in str(error.orig) for w in _ABSENT_WORDS
+    )
 
 
 def is_passing(error: DBAPIError) -> bool:

@@ -1,30 +1,24 @@
-"""Messaging's tables in somebody's database: which databases may be meant, and how their errors read.
+"""Messaging's tables in the application's database: supported dialects, statements that make tables, transactions.
 
-Most statements run on connections that are somebody else's, so `transact` is the only place that begins or ends a
-transaction. How our own processes open a database is `oncehouse/common/database.py`.
+Most statements run on the application's own connections, so `transact` is the only place that begins or ends a
+transaction. `oncehouse/common/database.py` opens databases for our own processes and wraps their errors.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy
 from sqlalchemy import Connection, Dialect, Engine, Table
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncehouse.common.database import is_passing, is_shut_out
-from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
+from oncehouse.common.database import wrap_error
+from oncehouse.errors import ConfigurationError
 
 SUPPORTED = ("postgresql", "sqlite")
-
-# undefined_table and undefined_column; SQLite has one code for every mistake, and only its words differ.
-_ABSENT_STATES = {"42P01", "42703"}
-_ABSENT_WORDS = ("no such table", "no such column", "has no column named")
 
 
 def check_dialect(name: str) -> str:
@@ -59,7 +53,7 @@ def wrapped_errors(what: str, *, absent: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        raise wrap_error(error, what, absent=absent) from error
+        raise wrap_error(error, what=what, absent=absent) from error
 
 
 @contextmanager
@@ -77,29 +71,3 @@ def transact(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
         engine.execution_options(oncehouse_writes=True).begin() as connection,
     ):
         yield connection
-
-
-def wrap_error(error: SQLAlchemyError, what: str, *, absent: str) -> OncehouseError:
-    original = error.orig if isinstance(error, DBAPIError) else None
-    text = (str(original or error).strip().splitlines() or [type(error).__name__])[0]
-    if isinstance(error, DBAPIError) and is_absent(error):
-        return ConfigurationError(f"{what}: {text}. {absent}")
-    if is_shut_out(text):
-        return TransientError(
-            f"{what}: the database does not let us in ({text}). Check user, password and database in its URL, and that "
-            "they are there"
-        )
-    if isinstance(error, PoolTimeoutError) or (isinstance(error, DBAPIError) and is_passing(error)):
-        return TransientError(
-            f"{what}: the database does not answer or is busy ({text}); it may be tried again"
-        )
-    return PermanentError(f"{what}: the database refused it ({text}); nothing was written")
-
-
-def is_absent(error: DBAPIError) -> bool:
-    """Whether a table or a column is missing."""
-    if getattr(error.orig, "sqlstate", None) in _ABSENT_STATES:
-        return True
-    return isinstance(error.orig, sqlite3.OperationalError) and any(
-        w in str(error.orig) for w in _ABSENT_WORDS
-    )

@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 
-from oncehouse.common.database import DatabaseClock, open_engine, tell_failure
+from oncehouse.common.database import DatabaseClock, locate, open_engine, wrap_error, wrap_text
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.database import check_dialect, wrap_error, wrapped_errors
+from oncehouse.messaging.database import check_dialect, wrapped_errors
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_missing_table_is_a_matter_of_set_up(engine):
 
 def test_what_the_database_refuses_for_good_is_permanent(engine):
     with (
-        pytest.raises(PermanentError, match="Reading: the database refused it"),
+        pytest.raises(PermanentError, match="Reading: the database refused a statement"),
         engine.connect() as connection,
         wrapped_errors("Reading", absent="Make it."),
     ):
@@ -61,11 +61,11 @@ def test_a_database_that_is_away_may_be_tried_again():
 )
 def test_a_database_that_shuts_us_out_points_at_its_url(said, told):
     error = OperationalError("connect", None, Exception(f"connection failed: {said}"))
-    wrapped = wrap_error(error, "Reading", absent="Make it.")
+    wrapped = wrap_error(error, what="Reading", absent="Make it.")
     assert isinstance(wrapped, TransientError)
     assert told in str(wrapped)
     engine = open_engine("postgresql+psycopg://ann:secret@127.0.0.1:9/shop", setting="database")
-    of_outbox = str(tell_failure(engine, whose="Outbox o", text=str(error.orig), passing=True))
+    of_outbox = str(wrap_text(str(error.orig), what="Outbox o", where=locate(engine), passing=True))
     assert ("does not let us in" in of_outbox) == ("starting up" not in said)
     assert "secret" not in of_outbox
 

@@ -24,9 +24,8 @@ from oncehouse.common import database, failpoints, structured_logging
 from oncehouse.errors import (
     CatalogBehindError,
     ConfigurationError,
-    CorruptFileError,
     FencedError,
-    FullDiskError,
+    OncehouseError,
     PermanentError,
     TransientError,
 )
@@ -338,34 +337,14 @@ class Catalog:
                 time.sleep(seconds)
         return attempt()
 
-    def _wrapped(self, error: DBAPIError | PoolTimeoutError) -> Exception:
-        where = self.engine.url.render_as_string(hide_password=True)
-        if isinstance(error, PoolTimeoutError):
-            return TransientError(
-                f"Pipeline {self.pipeline}: the catalog {where} does not answer in time ({database.ALL_TAKEN}). "
-                "Check what it is busy with; nothing is lost meanwhile."
-            )
-        text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
-        if database.is_full(error):
-            return FullDiskError(
-                f"Pipeline {self.pipeline}: no space is left for the catalog {where} ({text}). Nothing is lost: free "
-                "some space on its disk, and the pipeline goes on by itself."
-            )
-        if database.is_passing(error):
-            return TransientError(
-                f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "
-                "Check that the database is up, reachable and has space; nothing is lost meanwhile."
-            )
-        if database.is_damaged(error):
-            return CorruptFileError(
-                f"Pipeline {self.pipeline}: the catalog {where} is damaged ({text}); nothing was written. "
-                "`oncehouse repair --plan` shows from what it can be restored."
-            )
-        kind = _CollisionError if isinstance(error, IntegrityError) else PermanentError
-        return kind(
-            f"Pipeline {self.pipeline}: the catalog {where} refused a statement ({text}); nothing was written. "
-            "Check that the database is oncehouse's own and that its user may read and write there."
+    def _wrapped(self, error: DBAPIError | PoolTimeoutError) -> OncehouseError:
+        wrapped = database.wrap_error(
+            error,
+            what=f"Pipeline {self.pipeline}",
+            where=database.locate(self.engine, "the catalog"),
+            damaged="`oncehouse repair --plan` shows from what it can be restored.",
         )
+        return _CollisionError(str(wrapped)) if isinstance(error, IntegrityError) else wrapped
 
 
 class _Snapshot(Catalog):

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.exc import DBAPIError
 
-from oncehouse.common.database import DatabaseClock, wrap_error
+from oncehouse.common.database import DatabaseClock, locate, wrap_error
 from oncehouse.messaging.outbox.open import open_outbox
 from oncehouse.messaging.outbox.tables import OutboxTables
 
@@ -51,7 +51,7 @@ def find_row(engine: Engine, tables: OutboxTables, message_id: UUID) -> OutboxRo
         with engine.connect() as connection:
             row = connection.execute(asked).first()
     except DBAPIError as error:
-        raise wrap_error(error, engine, whose=f"Outbox {tables.name}") from error
+        raise wrap_error(error, what=f"Outbox {tables.name}", where=locate(engine)) from error
     return None if row is None else _view(row)
 
 

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from oncehouse.common.database import is_absent
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.database import is_absent
 from oncehouse.messaging.outbox.encoding import (
     DEFAULT_MAX_BYTES,
     HeaderValues,

@@ -18,7 +18,7 @@ from psycopg import sql
 from sqlalchemy import Engine, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
 
-from oncehouse.common.database import tell_failure, wrap_error
+from oncehouse.common.database import locate, wrap_error, wrap_text
 from oncehouse.messaging.outbox.relay.sql_store import SqlStore
 from oncehouse.messaging.outbox.relay.types import Row, Sent, Tokens
 from oncehouse.messaging.outbox.tables import CHANNEL, OutboxTables
@@ -105,11 +105,11 @@ class PostgresStore(SqlStore):
         try:
             yield self._connection()
         except DBAPIError as error:
-            raise wrap_error(error, self._engine, whose=self._whose) from error
+            raise wrap_error(error, what=self._whose, where=locate(self._engine)) from error
         except psycopg.Error as error:
             self._drop_connection()
             passing = isinstance(error, psycopg.OperationalError)
-            failure = tell_failure(self._engine, whose=self._whose, text=str(error), passing=passing)
+            failure = wrap_text(str(error), what=self._whose, where=locate(self._engine), passing=passing)
             raise failure from error
 
     def _connection(self) -> psycopg.Connection[Any]:
