@@ -11,7 +11,7 @@ from changed_syncs import changed
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.errors import TransientError
-from oncehouse.sync.rounds import kept_tokens
+from oncehouse.sync.rounds import batch_arrival
 from synced_shop import add_people, open_synced_shop
 
 from oncehouse.sync.django import Append  # isort: skip - after the settings of synced_shop
@@ -57,6 +57,6 @@ def test_a_batch_of_a_sync_that_is_there_is_not_inserted_again(clickhouse, postg
 def test_a_sync_that_overlooks_the_blocks_of_others_is_noticed(
     clickhouse, postgres_url, database, monkeypatch
 ):
-    monkeypatch.setattr(kept_tokens, "may_be_forgotten", lambda *_, **__: False)
+    monkeypatch.setattr(batch_arrival, "may_be_forgotten", lambda *_, **__: False)
     rows, people, seen = sync_after_a_lost_answer(clickhouse, postgres_url, database)
     assert (rows, people, seen) == (2 * PEOPLE, PEOPLE, 2 * PEOPLE)

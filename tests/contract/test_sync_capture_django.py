@@ -10,7 +10,7 @@ import pytest
 
 from django_site import open_database
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.change import spell_key
+from oncehouse.sync.changes.change import format_key
 from synced_shop import Shop, open_shop
 
 from django.db import connections, models, transaction  # isort: skip - after the settings of synced_shop
@@ -45,7 +45,7 @@ def order(shop, ann) -> Order:
 
 
 def key(*values: Any) -> str:
-    return spell_key(values)
+    return format_key(values)
 
 
 def test_bulk_create_that_ignores_or_updates_conflicts(shop, ann):

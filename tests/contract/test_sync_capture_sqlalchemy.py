@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.change import spell_key
+from oncehouse.sync.changes.change import format_key
 from oncehouse.sync.sqlalchemy import configure
 from sync_stall import (
     Boss,
@@ -82,7 +82,7 @@ def sale(stall, session, ann) -> Sale:
 
 
 def key(*values: Any) -> str:
-    return spell_key(values)
+    return format_key(values)
 
 
 def test_a_flush_of_many_whose_keys_the_database_gives(stall, session, ann):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync.changes.change import spell_key
+from oncehouse.sync.changes.change import format_key
 from oncehouse.sync.model import model_sync as core
 from synced_shop import Shop, open_shop
 
@@ -95,7 +95,7 @@ def waiting(shop: Shop, sync: type[ModelSync]) -> set[str]:
 def test_a_decimal_is_one_key_however_many_places_it_is_given_with(shop):
     with synced(shop, Price) as sync:
         Price.objects.using(shop.alias).create(amount=Decimal("1.5"))
-        stored = {spell_key(row) for row in Price.objects.using(shop.alias).values_list("amount")}
+        stored = {format_key(row) for row in Price.objects.using(shop.alias).values_list("amount")}
         assert waiting(shop, sync) == stored
         sync.register([Decimal("1.5"), "1.500", Decimal("1.50")])
         assert waiting(shop, sync) == stored
@@ -107,7 +107,7 @@ def test_a_moment_is_one_key_in_whichever_zone_it_is_given(shop):
     later = noon.astimezone(timezone(timedelta(hours=2)))
     with synced(shop, Moment) as sync:
         Moment.objects.using(shop.alias).create(at=later)
-        stored = {spell_key(row) for row in Moment.objects.using(shop.alias).values_list("at")}
+        stored = {format_key(row) for row in Moment.objects.using(shop.alias).values_list("at")}
         assert waiting(shop, sync) == stored
         sync.register([noon, later, later.isoformat()])
         assert waiting(shop, sync) == stored
@@ -125,11 +125,11 @@ def test_a_change_of_any_parent_is_told_under_the_childs_own_key(shop):
     with synced(shop, Review) as sync:
         review = Review.objects.using(shop.alias).create(title="t", headline="h")
         assert review.article_id != review.pk
-        assert waiting(shop, sync) == {spell_key([review.pk])}
+        assert waiting(shop, sync) == {format_key([review.pk])}
         Article.objects.using(shop.alias).filter(headline="h").update(headline="i")
-        assert waiting(shop, sync) == {spell_key([review.pk])}
+        assert waiting(shop, sync) == {format_key([review.pk])}
         Book.objects.using(shop.alias).update(title="u")
-        assert waiting(shop, sync) == {spell_key([review.pk])}
+        assert waiting(shop, sync) == {format_key([review.pk])}
         Article.objects.using(shop.alias).filter(headline="a").update(headline="z")
         assert waiting(shop, sync) == set()
 

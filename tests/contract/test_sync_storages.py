@@ -15,11 +15,11 @@ from sqlalchemy import Engine, create_engine, text
 
 from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.changes.redis_storage import RedisStorage
 from oncehouse.sync.changes.register import SqlAlchemyWriter
 from oncehouse.sync.changes.sql_storage import OutboxStorage
-from oncehouse.sync.changes.storage import OperationStorage, Waiting
+from oncehouse.sync.changes.storage import OperationBacklog, OperationStorage
 from oncehouse.sync.tables import create_tables, operations
 
 
@@ -33,7 +33,7 @@ class StorageSetup:
         with begin(self.engine, whose="test") as connection:
             yield SqlAlchemyWriter(connection)
 
-    def add(self, *keys: str, sync: str = "users", kind: Kind = Kind.UPDATE) -> None:
+    def add(self, *keys: str, sync: str = "users", kind: OperationKind = OperationKind.UPDATE) -> None:
         with self.writing() as writer:
             self.storage.register(writer, sync, kind, list(keys))
 
@@ -68,13 +68,13 @@ def setup(request, tmp_path) -> Iterator[StorageSetup]:
 
 
 def test_operations_are_listed_in_order_until_they_are_removed(setup):
-    setup.add("[1]", "[2]", kind=Kind.INSERT)
+    setup.add("[1]", "[2]", kind=OperationKind.INSERT)
     setup.add("[3]")
     setup.add("[9]", sync="orders")
     assert [(one.key, one.kind) for one in setup.listed()] == [
-        ("[1]", Kind.INSERT),
-        ("[2]", Kind.INSERT),
-        ("[3]", Kind.UPDATE),
+        ("[1]", OperationKind.INSERT),
+        ("[2]", OperationKind.INSERT),
+        ("[3]", OperationKind.UPDATE),
     ]
     assert len(setup.listed(2)) == 2
     setup.storage.remove(setup.engine, "users", [one.id for one in setup.listed(2)])
@@ -99,7 +99,7 @@ def test_exactly_the_listed_operations_are_removed_also_of_the_same_key(setup):
 
 def test_what_rolled_back_is_never_listed(setup):
     with setup.engine.connect() as connection:
-        setup.storage.register(SqlAlchemyWriter(connection), "users", Kind.UPDATE, ["[1]"])
+        setup.storage.register(SqlAlchemyWriter(connection), "users", OperationKind.UPDATE, ["[1]"])
         connection.rollback()
     assert setup.keys() == []
     with begin(setup.engine, whose="test") as connection:
@@ -110,7 +110,7 @@ def test_what_has_not_committed_yet_is_listed_when_it_has(setup):
     if setup.engine.dialect.name == "sqlite":
         pytest.skip("SQLite lets nobody look while somebody writes")
     with setup.writing() as writer:
-        setup.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
+        setup.storage.register(writer, "users", OperationKind.UPDATE, ["[1]"])
         setup.add("[2]")
         assert setup.keys() == ["[2]"]
     assert sorted(setup.keys()) == ["[1]", "[2]"]
@@ -132,7 +132,7 @@ def test_listing_reads_no_more_than_it_lists_however_much_waits(postgres_url):
     with begin(engine, whose="test") as connection:
         create_tables(connection)
         storage.register(
-            SqlAlchemyWriter(connection), "users", Kind.UPDATE, [f"[{n}]" for n in range(20_000)]
+            SqlAlchemyWriter(connection), "users", OperationKind.UPDATE, [f"[{n}]" for n in range(20_000)]
         )
     with begin(engine, whose="test") as connection:
         assert len(storage.list_operations(connection, "users", 100)) == 100
@@ -146,7 +146,7 @@ def test_listing_reads_no_more_than_it_lists_however_much_waits(postgres_url):
 
 def test_what_waits_is_measured(setup):
     with begin(setup.engine, whose="test") as connection:
-        assert setup.storage.measure(connection, "users") == Waiting(count=0, oldest_seconds=None)
+        assert setup.storage.measure(connection, "users") == OperationBacklog(count=0, oldest_seconds=None)
     setup.add("[1]", "[2]")
     with begin(setup.engine, whose="test") as connection:
         waiting = setup.storage.measure(connection, "users")
@@ -215,7 +215,7 @@ def test_a_process_that_dies_after_its_commit_has_registered_already(redis, post
     client = redis_client.Redis(port=redis.place.ports["redis"], decode_responses=True)
     setup = StorageSetup(engine, RedisStorage(client, prefix=prefix))
     with setup.writing() as writer:
-        setup.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
+        setup.storage.register(writer, "users", OperationKind.UPDATE, ["[1]"])
         assert client.xlen(f"{prefix}users") == 1
     engine.dispose()
 
@@ -240,7 +240,7 @@ def test_many_open_transactions_do_not_hide_what_has_committed(redis, postgres_u
 
     def stay_open() -> None:
         with setup.writing() as writer:
-            setup.storage.register(writer, "users", Kind.UPDATE, [f"[{n}]" for n in range(50)])
+            setup.storage.register(writer, "users", OperationKind.UPDATE, [f"[{n}]" for n in range(50)])
             registered.set()
             done.wait(30)
 

@@ -187,7 +187,9 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
 
 def test_a_side_table_that_runs_share_would_be_caught(client, database, store, ranged, tmp_path, monkeypatch):
     """The seeded defect: every run builds into the same name."""
-    monkeypatch.setattr(operation_builder, "aside_table", lambda dst, _token: f"{dst}_aside_0123456789abcdef")
+    monkeypatch.setattr(
+        operation_builder, "staging_table", lambda dst, _token: f"{dst}_aside_0123456789abcdef"
+    )
     test = test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_place
     with pytest.raises(AssertionError, match="as it was"):
         test(client, database, store, ranged, tmp_path, monkeypatch, Template.RELOAD)

@@ -16,11 +16,11 @@ from sqlalchemy import func, insert, select, text, update
 
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.sync.changes.change import spell_key
+from oncehouse.sync.changes.change import format_key
 from oncehouse.sync.model.model_sync import RunResult, registered_syncs
 from oncehouse.sync.rounds import round as rounds
-from oncehouse.sync.rounds.lease import hold_sync
-from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
+from oncehouse.sync.rounds.lease import hold_lease
+from oncehouse.sync.rounds.runner import FailedRun, run_once, run_until_stopped
 from oncehouse.sync.state import look_up_state
 from oncehouse.sync.tables import lease_tables, operations, states
 from synced_shop import Shop, add_people, open_synced_shop
@@ -161,7 +161,7 @@ def test_who_died_holds_a_sync_up_for_no_longer_than_its_lease(shop, monkeypatch
     monkeypatch.setattr(CustomerSync, "sync_lease", 1)
     CustomerSync.forget()
     Customer.objects.using(shop.alias).create(name="Ann")
-    with hold_sync(CustomerSync.open_source(), CustomerSync.declaration()) as died:
+    with hold_lease(CustomerSync.open_source(), CustomerSync.declaration()) as died:
         # It does nothing more, as if killed.
         assert died is not None
         assert CustomerSync.sync_batch_from_storage().held_elsewhere
@@ -181,7 +181,7 @@ def test_a_failure_is_noted_told_and_loses_nothing_and_others_go_on(shop, monkey
     client = CustomerSync.open_clickhouse()
     client.command("RENAME TABLE customers TO away")
     failed, fine = run_once([CustomerSync, OrderSync])
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, FailedRun)
     assert isinstance(failed.error, ConfigurationError)
     assert told == [failed.error]
     assert fine == RunResult(sync="OrderSync", rounds=1, operations=1, rows=1)
@@ -509,7 +509,7 @@ def test_an_operation_that_commits_behind_those_that_were_listed_is_in_the_same_
         with CustomerSync.open_source().begin() as connection:
             table = Customer._meta.db_table
             connection.execute(text(f"UPDATE {table} SET vip = true WHERE id = :id"), {"id": people[1].pk})
-            written = {"sync": "CustomerSync", "key": spell_key([people[1].pk]), "kind": "update"}
+            written = {"sync": "CustomerSync", "key": format_key([people[1].pk]), "kind": "update"}
             first = connection.execute(select(func.min(operations.c.id))).scalar_one()
             connection.execute(insert(operations).values(written | {"id": first - 1}))
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from oncehouse.cli.app import run_command
 from oncehouse.errors import PermanentError
 from oncehouse.sync.model import model_sync as core
-from oncehouse.sync.rounds.runner import Failure, run_once
+from oncehouse.sync.rounds.runner import FailedRun, run_once
 from oncehouse.sync.sqlalchemy import ModelSerializer, ModelSync, configure, sources
 from stall_writer import Writer
 from sync_stall import (
@@ -49,7 +49,7 @@ def stall(postgres_url, clickhouse, database) -> Iterator[Stall]:
 
 def sync_all() -> None:
     for outcome in run_once(SYNCS):
-        assert not isinstance(outcome, Failure), outcome
+        assert not isinstance(outcome, FailedRun), outcome
 
 
 def test_values_arrive_as_they_are(stall):
@@ -149,7 +149,7 @@ def test_a_serializer_makes_rows_of_objects(stall, monkeypatch):
         session.execute(update(Sale).values(total=1))
         session.commit()
     [outcome] = run_once([SaleSync])
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, FailedRun)
     assert isinstance(outcome.error, PermanentError)
     assert "no value for the column" in str(outcome.error)
 

@@ -11,7 +11,7 @@ import pytest
 
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync.backfill.replay import read_given_key, register_again, register_since
+from oncehouse.sync.backfill.replay import parse_typed_key, register_keys_again, register_since
 from oncehouse.sync.rounds.runner import run_once
 from oncehouse.sync.verify import verify as verifying
 from oncehouse.sync.verify.repair import verify_and_repair
@@ -217,7 +217,7 @@ def test_so_many_differences_that_a_backfill_is_better_end_the_search(shop, monk
 def test_keys_and_times_are_replayed(shop):
     people = make_people(shop, 5)
     make_tables(SeatSync)
-    assert register_again(CustomerSync, [read_given_key(CustomerSync, str(people[0].pk).upper())]) == 1
+    assert register_keys_again(CustomerSync, [parse_typed_key(CustomerSync, str(people[0].pk).upper())]) == 1
     assert shop.waiting(CustomerSync) == [("update", f'["{people[0].pk}"]')]
     assert CustomerSync.sync_batch_from_storage().rows == 1
     later = datetime.now(UTC)
@@ -228,11 +228,11 @@ def test_keys_and_times_are_replayed(shop):
     assert register_since(CustomerSync, datetime(2020, 1, 1)) == 5  # noqa: DTZ001 - UTC where nothing is said
     assert CustomerSync.sync_batch_from_storage().rows == 5
     assert found(look()) == {}
-    assert read_given_key(SeatSync, '["a", 7]') == '["a", 7]'
+    assert parse_typed_key(SeatSync, '["a", 7]') == '["a", 7]'
     with pytest.raises(ConfigurationError, match="hall, number"):
-        read_given_key(SeatSync, "a")
+        parse_typed_key(SeatSync, "a")
     with pytest.raises(PermanentError, match="no key of Customer"):
-        read_given_key(CustomerSync, "7")
+        parse_typed_key(CustomerSync, "7")
     with (
         changed({CustomerSync: {"engine": Collapsing()}}),
         pytest.raises(ConfigurationError, match="keeps no version"),
@@ -265,4 +265,4 @@ def test_mapped_classes_are_compared_too(postgres_url, clickhouse, database):
         assert found(look(SaleSync)) == {"stale": [f"[{key}]"]}
         assert verify_and_repair(SaleSync)[1] == 1
         with pytest.raises(PermanentError, match="no key of Sale"):
-            read_given_key(SaleSync, "x")
+            parse_typed_key(SaleSync, "x")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Engine
 
-from oncehouse.sync.changes.change import Operation, spell_key
+from oncehouse.sync.changes.change import Operation, format_key
 from oncehouse.sync.model.model_sync import ModelSync
 
 Operations = list[tuple[str, str]]
@@ -61,7 +61,7 @@ class Books(Protocol):
 
 
 def key(*values: Any) -> str:
-    return spell_key(values)
+    return format_key(values)
 
 
 class Told:

@@ -28,11 +28,11 @@ from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.sync import state
 from oncehouse.sync.backfill import backfill
 from oncehouse.sync.changes.sql_storage import OutboxStorage
-from oncehouse.sync.model.engines import Reading, Replacing, Rows
+from oncehouse.sync.model.engines import EngineRows, KeyReading, Replacing
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds import lease
-from oncehouse.sync.rounds.lease import Hold
-from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
+from oncehouse.sync.rounds.lease import SyncLease
+from oncehouse.sync.rounds.runner import FailedRun, run_once, run_until_stopped
 from oncehouse.sync.tables import operations
 
 
@@ -40,7 +40,7 @@ def ignore_deletes() -> None:
     """The old tool's first defect."""
     choose_rows = Replacing.choose_rows
 
-    def choose(self: Replacing, reading: Any) -> Rows:
+    def choose(self: Replacing, reading: Any) -> EngineRows:
         return choose_rows(self, type(reading)(number=reading.number, present=reading.present, absent={}))
 
     Replacing.choose_rows = choose  # type: ignore[method-assign]
@@ -63,20 +63,20 @@ def number_after_reading() -> None:
     """A chunk that takes its number when it has read, and does not look whether the lease is still its own."""
     read_chunk = backfill._read_chunk
 
-    def read(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
+    def read(sync: type[ModelSync], number: int, keys: list[str]) -> KeyReading:
         reading = read_chunk(sync, number, keys)
         with sync.open_source().begin() as connection:
             return replace(reading, number=state.take_reading(connection, sync.declaration().name))
 
     backfill._read_chunk = read
-    Hold.fence = lambda _self, _connection: None  # type: ignore[method-assign]
+    SyncLease.fence = lambda _self, _connection: None  # type: ignore[method-assign]
 
 
 def hang_after_reading(flag: Path) -> None:
     """While the file is there a chunk does not go on, once it has read; it says so by another file."""
     read_chunk = backfill._read_chunk
 
-    def read(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
+    def read(sync: type[ModelSync], number: int, keys: list[str]) -> KeyReading:
         reading = read_chunk(sync, number, keys)
         give_up_at = time.monotonic() + DRAIN_SECONDS
         while flag.exists() and time.monotonic() < give_up_at:
@@ -118,10 +118,10 @@ def drain(syncs: list[type[ModelSync]]) -> None:
     fewest, give_up_at = sys.maxsize, time.monotonic() + DRAIN_SECONDS
     while time.monotonic() < give_up_at:
         outcomes = run_once(syncs)
-        failed = [one for one in outcomes if isinstance(one, Failure)]
+        failed = [one for one in outcomes if isinstance(one, FailedRun)]
         for one in failed:
             sys.stderr.write(f"{one.sync}: {one.error}\n")
-        done = [one for one in outcomes if not isinstance(one, Failure)]
+        done = [one for one in outcomes if not isinstance(one, FailedRun)]
         if not failed and not any(one.operations or one.held_elsewhere for one in done):
             return
         waiting = count_waiting(syncs)

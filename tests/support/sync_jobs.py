@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.changes.redis_storage import RedisStorage
 
 PATIENCE_SECONDS = 60
@@ -59,6 +59,8 @@ def see_inserts(proxy: FaultProxy, count: int) -> None:
         time.sleep(0.02)
 
 
-def lose_while_away(storage: RedisStorage, writer: Any, sync: str, kind: Kind, keys: Sequence[str]) -> None:
+def lose_while_away(
+    storage: RedisStorage, writer: Any, sync: str, kind: OperationKind, keys: Sequence[str]
+) -> None:
     """The old tool's way in place of `RedisStorage.register`: what Redis does not take is gone."""
     storage._add(writer, sync, kind, keys)

@@ -24,10 +24,10 @@ def find_syncs(modules: Sequence[str], names: Iterable[str] = ()) -> list[type[M
         _set_up_django()
     for module in modules:
         import_user_module(module)
-    return choose_syncs(registered_syncs(), names)
+    return select_syncs(registered_syncs(), names)
 
 
-def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list[type[ModelSync]]:
+def select_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list[type[ModelSync]]:
     if not syncs:
         raise ConfigurationError(
             f"there is no sync: name the modules that declare some with --module, or set {_DJANGO} to a project that "
@@ -41,38 +41,40 @@ def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class SelectedSyncs:
     syncs: list[type[ModelSync]]
-    told: list[str]
+    notes: list[str]
     """Why others, or all, are not among them."""
 
 
-def choose_captured(syncs: Sequence[type[ModelSync]], names: Sequence[str]) -> Chosen:
+def select_captured(syncs: Sequence[type[ModelSync]], names: Sequence[str]) -> SelectedSyncs:
     """Without names, those whose changes are written down."""
     if names:
-        return Chosen(syncs=list(syncs), told=[])
+        return SelectedSyncs(syncs=list(syncs), notes=[])
     captured = [sync for sync in syncs if sync.is_captured()]
-    return Chosen(syncs=captured, told=[] if captured else [_tell_none(syncs)])
+    return SelectedSyncs(syncs=captured, notes=[] if captured else [_explain_none(syncs)])
 
 
-def choose_to_verify(syncs: Sequence[type[ModelSync]], names: Sequence[str], *, repair: bool) -> Chosen:
+def select_to_verify(
+    syncs: Sequence[type[ModelSync]], names: Sequence[str], *, repair: bool
+) -> SelectedSyncs:
     """Without names, those that are enabled. What CDC feeds can be compared, and not repaired."""
     if names:
-        return Chosen(syncs=list(syncs), told=[])
+        return SelectedSyncs(syncs=list(syncs), notes=[])
     enabled = [sync for sync in syncs if sync.sync_enabled]
     if not enabled:
-        return Chosen(syncs=[], told=[_tell_none(syncs)])
+        return SelectedSyncs(syncs=[], notes=[_explain_none(syncs)])
     if not repair:
-        return Chosen(syncs=enabled, told=[])
-    told = [
+        return SelectedSyncs(syncs=enabled, notes=[])
+    notes = [
         f"{_name(sync)}: left out, CDC feeds it and --repair is for what rounds feed; without --repair it is compared"
         for sync in enabled
         if sync.is_by_cdc()
     ]
-    return Chosen(syncs=[sync for sync in enabled if sync.is_captured()], told=told)
+    return SelectedSyncs(syncs=[sync for sync in enabled if sync.is_captured()], notes=notes)
 
 
-def _tell_none(syncs: Sequence[type[ModelSync]]) -> str:
+def _explain_none(syncs: Sequence[type[ModelSync]]) -> str:
     fed = [_name(sync) for sync in syncs if sync.sync_enabled]
     if fed:
         return f"no sync has operations: CDC feeds {', '.join(fed)}"

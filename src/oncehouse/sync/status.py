@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from oncehouse.errors import OncehouseError
 from oncehouse.messaging.bucket_leases import read_leases
 from oncehouse.messaging.database import transact
-from oncehouse.sync.backfill.checkpoint import Position, find_position
-from oncehouse.sync.changes.storage import Waiting
+from oncehouse.sync.backfill.checkpoint import BackfillCheckpoint, find_checkpoint
+from oncehouse.sync.changes.storage import OperationBacklog
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.state import SyncState, read_state
 from oncehouse.sync.tables import ABSENT, lease_tables
@@ -48,20 +48,20 @@ def read_status(syncs: Iterable[type[ModelSync]]) -> list[SyncStatus]:
 def status_of(sync: type[ModelSync]) -> SyncStatus:
     declared = sync.declaration()
     if declared.pipeline_file is not None:
-        return _tell_pipeline(sync, declared.pipeline_file)
+        return _describe_pipeline(sync, declared.pipeline_file)
     with transact(
         sync.open_source(), f"Sync {declared.name}: reading its state", absent=ABSENT
     ) as connection:
         state = read_state(connection, declared.name)
         leases = read_leases(connection, lease_tables, f"sync:{declared.name}")
-        position = find_position(connection, declared.name)
+        position = find_checkpoint(connection, declared.name)
         waiting, trouble = _measure(sync, connection)
     return _put_together(
         sync, state, waiting, trouble, running=any(lease.live for lease in leases), position=position
     )
 
 
-def _measure(sync: type[ModelSync], connection: Connection) -> tuple[Waiting | None, str | None]:
+def _measure(sync: type[ModelSync], connection: Connection) -> tuple[OperationBacklog | None, str | None]:
     try:
         return sync.get_storage().measure(connection, sync.declaration().name), None
     except OncehouseError as error:
@@ -69,7 +69,7 @@ def _measure(sync: type[ModelSync], connection: Connection) -> tuple[Waiting | N
         return None, str(error)
 
 
-def _tell_pipeline(sync: type[ModelSync], file: str) -> SyncStatus:
+def _describe_pipeline(sync: type[ModelSync], file: str) -> SyncStatus:
     """Without a look at the database, which needs no tables of model sync then."""
     declared = sync.declaration()
     return SyncStatus(
@@ -93,11 +93,11 @@ def _tell_pipeline(sync: type[ModelSync], file: str) -> SyncStatus:
 def _put_together(
     sync: type[ModelSync],
     state: SyncState,
-    waiting: Waiting | None,
+    waiting: OperationBacklog | None,
     trouble: str | None,
     *,
     running: bool,
-    position: Position | None,
+    position: BackfillCheckpoint | None,
 ) -> SyncStatus:
     declared = sync.declaration()
     return SyncStatus(

@@ -30,7 +30,7 @@ from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
 from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.pipeline.progress import Progress
-from oncehouse.sync.rounds.runner import Failure
+from oncehouse.sync.rounds.runner import FailedRun
 
 OWN = logging.getLogger("oncehouse.test")
 SECRET = 'hunter2-is-no-password\n"quoted"'
@@ -244,7 +244,7 @@ def test_relay_scheduler_and_syncs_write_lines(written, capsys):
         view.end(RelayProgress(sent=5))
         view.say("stopping")
     Report(as_json=False).take(TransientError("ClickHouse is away"))
-    tell_sync(Failure(sync="UserSync", error=TransientError("no answer")), as_json=False)
+    tell_sync(FailedRun(sync="UserSync", error=TransientError("no answer")), as_json=False)
     end, stopping, away, failure = read(written)
     assert (end["message"], end["table"], end["sent"]) == ("end", "outbox", 5)
     assert stopping["message"] == "stopping"

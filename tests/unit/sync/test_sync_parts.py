@@ -15,23 +15,23 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.changes.change import (
-    Kind,
     ListedOperations,
     Operation,
+    OperationKind,
     distinct_keys,
+    format_key,
     list_ids,
     read_key,
-    spell_key,
 )
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.changes.storage_factory import choose_storage
 from oncehouse.sync.model.arrow_rows import default_value, make_block
-from oncehouse.sync.model.declaration import Declaration, Source, declare
-from oncehouse.sync.model.engines import Append, Collapsing, Reading, Replacing, VersionedCollapsing
+from oncehouse.sync.model.declaration import Declaration, ModelSource, declare
+from oncehouse.sync.model.engines import Append, Collapsing, KeyReading, Replacing, VersionedCollapsing
 from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
 from oncehouse.sync.table.ddl import TablePlan, apply_plan, compare_table, create_table_ddl
 
-SOURCE = Source(
+SOURCE = ModelSource(
     label="shop.User",
     table="shop_user",
     columns={"id": "Int64", "name": "String", "born": "Nullable(Date32)"},
@@ -40,7 +40,7 @@ SOURCE = Source(
 
 
 def declared(
-    source: Source = SOURCE, *, engine=None, settings: SyncSettings | None = None, **own
+    source: ModelSource = SOURCE, *, engine=None, settings: SyncSettings | None = None, **own
 ) -> Declaration:
     return declare(
         name="UserSync",
@@ -53,12 +53,12 @@ def declared(
 
 @given(st.lists(st.integers() | st.text(), min_size=1, max_size=3))
 def test_a_key_reads_back_as_it_was_spelled(values):
-    assert read_key(spell_key(values)) == tuple(values)
+    assert read_key(format_key(values)) == tuple(values)
 
 
 def test_keys_of_other_types_are_spelled_and_what_is_no_key_is_refused():
     one = uuid.UUID(int=1)
-    assert read_key(spell_key([one, date(2020, 1, 2), Decimal("1.50"), b"\x00\xff"])) == (
+    assert read_key(format_key([one, date(2020, 1, 2), Decimal("1.50"), b"\x00\xff"])) == (
         str(one),
         "2020-01-02",
         "1.50",
@@ -66,20 +66,20 @@ def test_keys_of_other_types_are_spelled_and_what_is_no_key_is_refused():
     )
     for value in (None, True, 1.5, object()):
         with pytest.raises(ConfigurationError, match="key of a synced row"):
-            spell_key([value])
+            format_key([value])
 
 
 def test_each_key_is_read_once():
-    operations = [Operation(id=str(n), key=key, kind=Kind.UPDATE) for n, key in enumerate("abac")]
+    operations = [Operation(id=str(n), key=key, kind=OperationKind.UPDATE) for n, key in enumerate("abac")]
     assert distinct_keys(operations) == ["a", "b", "c"]
 
 
 def test_operations_listed_as_columns_are_the_operations():
     listed = ListedOperations(["7", "8", "9"], ["a", "b", "a"], ["insert", "update", "delete"])
     operations = [
-        Operation("7", "a", Kind.INSERT),
-        Operation("8", "b", Kind.UPDATE),
-        Operation("9", "a", Kind.DELETE),
+        Operation("7", "a", OperationKind.INSERT),
+        Operation("8", "b", OperationKind.UPDATE),
+        Operation("9", "a", OperationKind.DELETE),
     ]
     assert list(listed) == operations
     assert list(listed[1:]) == operations[1:]
@@ -88,11 +88,11 @@ def test_operations_listed_as_columns_are_the_operations():
     assert list_ids(listed) == list_ids(operations)
 
 
-READING = Reading(
+READING = KeyReading(
     number=7,
     present={"[1]": (1, "new"), "[2]": (2, "same"), "[4]": (4, "first")},
     absent={"[3]": (3, ""), "[5]": (5, "")},
-    held={"[1]": (1, "old"), "[2]": (2, "same"), "[3]": (3, "gone")},
+    existing={"[1]": (1, "old"), "[2]": (2, "same"), "[3]": (3, "gone")},
 )
 
 
@@ -113,9 +113,9 @@ def test_collapsing_cancels_what_the_table_holds_and_leaves_alone_what_is_the_sa
 
 
 def test_versioned_collapsing_cancels_under_the_version_that_the_table_holds():
-    held = {key: (*row, 5) for key, row in READING.held.items()}
+    existing = {key: (*row, 5) for key, row in READING.existing.items()}
     chosen = VersionedCollapsing().choose_rows(
-        Reading(number=7, present=READING.present, absent=READING.absent, held=held)
+        KeyReading(number=7, present=READING.present, absent=READING.absent, existing=existing)
     )
     assert chosen.own == {"_sign": [-1, 1, 1, -1], "_version": [5, 7, 7, 5]}
 
@@ -247,7 +247,7 @@ def test_a_storage_is_named_in_several_ways_and_what_is_none_is_refused():
 )
 def test_a_source_that_cannot_be_synced_is_refused(changed, told):
     with pytest.raises(ConfigurationError, match=told):
-        declared(Source(**{**vars(SOURCE), **changed}))
+        declared(ModelSource(**{**vars(SOURCE), **changed}))
 
 
 def test_replacing_by_another_sorting_key_than_the_models_is_refused():

@@ -17,16 +17,16 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.column_types import Column
-from oncehouse.sync.cdc.pipeline_files import VERSIONS_ABOVE, Brokers, judge_name, write_pipeline
-from oncehouse.sync.cdc.wal_types import judge_column
+from oncehouse.sync.cdc.pipeline_files import VERSIONS_ABOVE, TopicAddress, check_column_name, write_pipeline
+from oncehouse.sync.cdc.wal_types import explain_mismatch
 from oncehouse.sync.changes.storage_factory import choose_storage
-from oncehouse.sync.model.declaration import Declaration, Source, declare
+from oncehouse.sync.model.declaration import Declaration, ModelSource, declare
 from oncehouse.sync.model.engines import Replacing
 from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
 from oncehouse.sync.table.ddl import apply_plan, compare_table, create_table_ddl
 
 ENGINE = Replacing(version="sync_version", deleted="gone", partition_by="toYYYYMM(born)")
-BROKERS = Brokers(bootstrap_servers="localhost:9092", topic="shop.public.users")
+BROKERS = TopicAddress(bootstrap_servers="localhost:9092", topic="shop.public.users")
 ADDRESS = {"db_url": "http://clickhouse:8123", "db_name": "shop", "username": "sync", "password": "secret"}
 
 
@@ -34,7 +34,7 @@ def declared(columns=None, *, name="UserSync", engine=ENGINE, storage="cdc") -> 
     types = columns or {"id": "Int64", "name": "String", "born": "Nullable(Date32)"}
     return declare(
         name=name,
-        source=Source(label="shop.User", table="users", columns=types, key=("id",)),
+        source=ModelSource(label="shop.User", table="users", columns=types, key=("id",)),
         engine=engine,
         own={"storage": storage},
         settings=SyncSettings(),
@@ -107,9 +107,9 @@ def test_a_change_s_version_stands_above_every_reading_number():
 @pytest.mark.parametrize("name", QUOTABLE.values(), ids=list(QUOTABLE))
 def test_a_strange_name_of_a_column_stays_that_name_or_is_refused(name, tmp_path, monkeypatch):
     if "${" in name:
-        assert "reference" in str(judge_name(name))
+        assert "reference" in str(check_column_name(name))
         return
-    assert judge_name(name) is None
+    assert check_column_name(name) is None
     made = declared({"id": "Int64", name: "String"}, engine=Replacing())
     pipeline = load(tmp_path, made, {"id": "id", name: name}, monkeypatch, Replacing())
     assert pipeline.source.fields[name] == "String"
@@ -118,7 +118,7 @@ def test_a_strange_name_of_a_column_stays_that_name_or_is_refused(name, tmp_path
 
 @pytest.mark.parametrize("name", [*REFUSED.values(), "_version", "_key", "${env:HOME}"])
 def test_a_name_that_the_file_cannot_hold_is_refused(name):
-    assert judge_name(name)
+    assert check_column_name(name)
 
 
 def test_the_raised_version_gets_out_of_the_way_of_a_column_of_its_name(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ _SCALE_2 = (10 << 16 | 2) + 4
 )
 def test_what_the_log_has_as_a_round_would_send_it_is_taken(source, type_):
     column = Column(**({"name": "x", "not_null": True} | source))
-    assert judge_column(column, parse_type(type_)) is None
+    assert explain_mismatch(column, parse_type(type_)) is None
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_what_the_log_has_as_a_round_would_send_it_is_taken(source, type_):
 )
 def test_what_the_log_would_spell_otherwise_is_refused(source, type_, why):
     column = Column(**({"name": "x", "not_null": True} | source))
-    found = judge_column(column, parse_type(type_))
+    found = explain_mismatch(column, parse_type(type_))
     assert found is not None
     assert why.replace("\\", "") in found
 

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, registry
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync.changes.change import read_key, spell_key
+from oncehouse.sync.changes.change import format_key, read_key
 from oncehouse.sync.model import model_sync as core
 from oncehouse.sync.sqlalchemy import Column as SyncColumn
 from oncehouse.sync.sqlalchemy import ModelSync, configure, sources
@@ -124,7 +124,7 @@ def test_values_that_clickhouse_takes_otherwise():
 )
 def test_a_key_has_one_spelling(type_, spellings):
     form = choose_form("Thing.id", type_)
-    spelled = {spell_key([form(value)]) for value in spellings}
+    spelled = {format_key([form(value)]) for value in spellings}
     assert len(spelled) == 1
     [text] = read_key(spelled.pop())
     assert form(text) == form(spellings[0])
@@ -133,7 +133,7 @@ def test_a_key_has_one_spelling(type_, spellings):
 @given(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-7))])))
 def test_an_instant_is_read_back_from_its_spelling(value):
     form = choose_form("Thing.id", types.DateTime(timezone=True))
-    [text] = read_key(spell_key([form(value)]))
+    [text] = read_key(format_key([form(value)]))
     assert form(text) == value
 
 

@@ -23,7 +23,7 @@ from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
     from oncehouse.sync.model.model_sync import RunResult
-    from oncehouse.sync.rounds.runner import Outcome
+    from oncehouse.sync.rounds.runner import RunOutcome
     from oncehouse.sync.status import SyncStatus
     from oncehouse.sync.table.ddl import TablePlan
 
@@ -81,14 +81,14 @@ def run(
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
-    from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
+    from oncehouse.sync.rounds.runner import FailedRun, run_once, run_until_stopped
 
     syncs = find_enabled(module, names)
     failed = False
 
-    def report(outcome: Outcome) -> None:
+    def report(outcome: RunOutcome) -> None:
         nonlocal failed
-        failed = failed or isinstance(outcome, Failure)
+        failed = failed or isinstance(outcome, FailedRun)
         _tell(outcome, as_json=as_json)
 
     try:
@@ -106,10 +106,10 @@ def run(
         raise typer.Exit(UNMET_EXIT_CODE)
 
 
-def _tell(outcome: Outcome, *, as_json: bool) -> None:
-    from oncehouse.sync.rounds.runner import Failure
+def _tell(outcome: RunOutcome, *, as_json: bool) -> None:
+    from oncehouse.sync.rounds.runner import FailedRun
 
-    if isinstance(outcome, Failure):
+    if isinstance(outcome, FailedRun):
         if as_json:
             show_json(SyncFailed(sync=outcome.sync, error=str(outcome.error)))
         else:

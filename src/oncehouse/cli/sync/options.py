@@ -31,10 +31,10 @@ def find(modules: list[str] | None, names: list[str] | None) -> list[type[ModelS
 
 def find_enabled(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
     """Without names, those whose changes are written down."""
-    from oncehouse.sync.discovery import choose_captured
+    from oncehouse.sync.discovery import select_captured
 
-    chosen = choose_captured(find(modules, names), names or ())
-    tell_aside(chosen.told)
+    chosen = select_captured(find(modules, names), names or ())
+    tell_aside(chosen.notes)
     return chosen.syncs
 
 

@@ -61,10 +61,10 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare the rows of the database with those in ClickHouse; exit 3 when they differ. Writers may go on."""
-    from oncehouse.sync.discovery import choose_to_verify
+    from oncehouse.sync.discovery import select_to_verify
 
-    chosen = choose_to_verify(find(module, names), names or (), repair=repair)
-    tell_aside(chosen.told)
+    chosen = select_to_verify(find(module, names), names or (), repair=repair)
+    tell_aside(chosen.notes)
     reports: list[VerifyReport] = []
     repaired: dict[str, int] = {}
     with KeyProgressView(as_json=as_json) as view:
@@ -74,8 +74,8 @@ def verify(
             repaired[report.sync] = count
     ok = all(report.is_clean for report in reports)
     if as_json:
-        told = [_describe(report, repaired[report.sync]) for report in reports]
-        show_json(SyncsVerified(ok=ok, syncs=told))
+        notes = [_describe(report, repaired[report.sync]) for report in reports]
+        show_json(SyncsVerified(ok=ok, syncs=notes))
     else:
         _show(reports, repaired)
     if not ok:
@@ -106,7 +106,7 @@ def _describe(report: VerifyReport, repaired: int) -> SyncVerified:
 
 
 def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
-    from oncehouse.sync.verify.advice import tell_differences
+    from oncehouse.sync.verify.advice import describe_differences
     from oncehouse.sync.verify.verify import Difference
 
     show_table(
@@ -124,5 +124,5 @@ def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
     for report in reports:
         if repaired[report.sync]:
             say(f"{report.sync}: {repaired[report.sync]:,} keys were synced again")
-        for line in tell_differences(report):
+        for line in describe_differences(report):
             say(line)

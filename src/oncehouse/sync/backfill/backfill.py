@@ -19,30 +19,30 @@ from oncehouse.errors import FencedError, TransientError
 from oncehouse.messaging.database import transact
 from oncehouse.sync import state
 from oncehouse.sync.backfill.checkpoint import (
-    Position,
+    BackfillCheckpoint,
     begin_backfill,
     end_backfill,
-    find_position,
-    move_position,
+    find_checkpoint,
+    move_checkpoint,
 )
-from oncehouse.sync.backfill.progress import KeyProgress, Report, ignore
-from oncehouse.sync.changes.change import Kind, Operation
-from oncehouse.sync.model.engines import Reading
+from oncehouse.sync.backfill.progress import KeyProgress, ReportProgress, ignore_progress
+from oncehouse.sync.changes.change import Operation, OperationKind
+from oncehouse.sync.model.engines import KeyReading
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.rounds.kept_batch import KeptBatch, keep_batch
-from oncehouse.sync.rounds.kept_tokens import read_count
-from oncehouse.sync.rounds.lease import Hold, hold_sync
+from oncehouse.sync.rounds.batch_arrival import read_count
+from oncehouse.sync.rounds.lease import SyncLease, hold_lease
+from oncehouse.sync.rounds.pending_batch import PendingBatch, store_batch
 from oncehouse.sync.rounds.round import (
     attempt,
     check_captured,
     make_batch,
     read_rows,
     send,
-    send_kept,
+    send_pending,
     try_round,
 )
 from oncehouse.sync.table.ddl import check_sync_table
-from oncehouse.sync.table.existing_rows import find_held_keys
+from oncehouse.sync.table.existing_rows import find_existing_keys
 from oncehouse.sync.tables import ABSENT
 
 CHUNK = 50_000
@@ -73,7 +73,9 @@ class BackfillResult:
 class _Backfill:
     """One process's work on the backfill of one sync."""
 
-    def __init__(self, sync: type[ModelSync], *, chunk: int, stop: threading.Event, report: Report) -> None:
+    def __init__(
+        self, sync: type[ModelSync], *, chunk: int, stop: threading.Event, report: ReportProgress
+    ) -> None:
         self.sync = sync
         self.declared = sync.declaration()
         self.engine = sync.open_source()
@@ -86,41 +88,41 @@ class _Backfill:
 
     def run(self, *, restart: bool) -> None:
         while not self.finished and not self.stop.is_set():
-            with hold_sync(self.engine, self.declared, wait=self._wait) as hold:
-                if hold is None:
+            with hold_lease(self.engine, self.declared, wait=self._wait) as lease:
+                if lease is None:
                     return
                 state.note_start(self.engine, self.declared.name)
-                self._begin(hold, restart=restart)
+                self._begin(lease, restart=restart)
                 restart = False
-                self._go_on(hold)
+                self._go_on(lease)
 
     def _wait(self) -> bool:
         """For whoever holds the lease: rounds are short, and the lease of a dead process runs out."""
         self.report(replace(self.progress, doing="waiting for another process"))
         return not self.stop.wait(_LOOK_SECONDS)
 
-    def _begin(self, hold: Hold, *, restart: bool) -> None:
+    def _begin(self, lease: SyncLease, *, restart: bool) -> None:
         name, estimate = self.declared.name, self.sync.estimate_rows()
         with transact(self.engine, f"Sync {name}: beginning a backfill", absent=ABSENT) as connection:
-            hold.fence(connection)
+            lease.fence(connection)
             if restart:
                 end_backfill(connection, name)
             begin_backfill(connection, name, estimate)
-            position = find_position(connection, name)
+            position = find_checkpoint(connection, name)
         if position is not None:
             self.resumed = self.resumed or (self.keys == 0 and position.after is not None)
             self._tell(position)
 
-    def _go_on(self, hold: Hold) -> None:
+    def _go_on(self, lease: SyncLease) -> None:
         """Chunks, and rounds between them, until all keys are done or the lease is lost."""
         while not self.finished and not self.stop.is_set():
             begun_at = time.monotonic()
             try:
-                if not hold.renew():
+                if not lease.renew():
                     return
-                attempt(self.sync, hold, self._perform_chunk)
+                attempt(self.sync, lease, self._perform_chunk)
                 self.chunk = next_chunk(self.chunk, time.monotonic() - begun_at, self.declared.lease_seconds)
-                self._perform_rounds(hold)
+                self._perform_rounds(lease)
                 self.failures = 0
             except FencedError:
                 self.chunk = next_chunk(self.chunk, float("inf"), self.declared.lease_seconds)
@@ -132,70 +134,70 @@ class _Backfill:
                 # The lease may run out meanwhile; then it is taken anew.
                 self.stop.wait(_BACKOFF.wait_seconds(self.failures, chance=0.5 + random.random() / 2))  # noqa: S311
 
-    def _perform_rounds(self, hold: Hold) -> None:
+    def _perform_rounds(self, lease: SyncLease) -> None:
         """What writers changed meanwhile: nobody else can sync it while the lease is here."""
         for _round in range(_ROUNDS_BETWEEN):
-            if not hold.renew():
+            if not lease.renew():
                 return
-            listed, _sent = try_round(self.sync, hold)
+            listed, _sent = try_round(self.sync, lease)
             if listed < self.declared.batch_size:
                 return
 
-    def _perform_chunk(self, sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
+    def _perform_chunk(self, sync: type[ModelSync], lease: SyncLease) -> tuple[int, int]:
         """How many keys were gone through, and how many rows were sent for them."""
-        send_kept(sync, hold)
-        number, position = self._take_number(hold)
+        send_pending(sync, lease)
+        number, position = self._take_number(lease)
         keys = sync.list_keys(position.after, self.chunk)
         if not keys:
-            self._end(hold)
+            self._end(lease)
             return 0, 0
         failpoints.reach("sync.chunk_listed")
         batch = make_batch(self.declared, _read_chunk(sync, number, keys), ())
         failpoints.reach("sync.chunk_read")
-        self._confirm(hold, number, batch, keys)
+        self._confirm(lease, number, batch, keys)
         failpoints.reach("sync.chunk_confirmed")
-        send(sync, hold, batch)
+        send(sync, lease, batch)
         failpoints.reach("sync.chunk_sent")
         if self.declared.engine.is_idempotent:
-            self._move(hold, keys)
+            self._move(lease, keys)
         self.keys, self.rows = self.keys + len(keys), self.rows + batch.block.num_rows
         self._tell(replace(position, after=keys[-1], keys=position.keys + len(keys)))
         return len(keys), batch.block.num_rows
 
-    def _take_number(self, hold: Hold) -> tuple[int, Position]:
+    def _take_number(self, lease: SyncLease) -> tuple[int, BackfillCheckpoint]:
         name = self.declared.name
         with transact(self.engine, f"Sync {name}: numbering a chunk", absent=ABSENT) as connection:
-            hold.fence(connection)
-            position = find_position(connection, name)
+            lease.fence(connection)
+            position = find_checkpoint(connection, name)
             if position is None:
                 raise FencedError(f"Sync {name}: the backfill was ended by somebody else")
             return state.take_reading(connection, name), position
 
-    def _confirm(self, hold: Hold, number: int, batch: KeptBatch, keys: list[str]) -> None:
+    def _confirm(self, lease: SyncLease, number: int, batch: PendingBatch, keys: list[str]) -> None:
         """That the lease was ours until here. What is kept now will be sent, by whoever, so its keys are done."""
         name = self.declared.name
         if not self.declared.engine.is_idempotent:
             batch = replace(batch, block_count=read_count(self.sync))
         with transact(self.engine, f"Sync {name}: checking its lease", absent=ABSENT) as connection:
-            hold.fence(connection)
+            lease.fence(connection)
             if not self.declared.engine.is_idempotent:
-                keep_batch(connection, name, number, batch)
-                move_position(connection, name, keys[-1], len(keys))
+                store_batch(connection, name, number, batch)
+                move_checkpoint(connection, name, keys[-1], len(keys))
 
-    def _move(self, hold: Hold, keys: list[str]) -> None:
+    def _move(self, lease: SyncLease, keys: list[str]) -> None:
         name = self.declared.name
         with transact(self.engine, f"Sync {name}: noting its position", absent=ABSENT) as connection:
-            hold.fence(connection)
-            move_position(connection, name, keys[-1], len(keys))
+            lease.fence(connection)
+            move_checkpoint(connection, name, keys[-1], len(keys))
 
-    def _end(self, hold: Hold) -> None:
+    def _end(self, lease: SyncLease) -> None:
         name = self.declared.name
         with transact(self.engine, f"Sync {name}: ending its backfill", absent=ABSENT) as connection:
-            hold.fence(connection)
+            lease.fence(connection)
             end_backfill(connection, name)
         self.finished = True
 
-    def _tell(self, position: Position) -> None:
+    def _tell(self, position: BackfillCheckpoint) -> None:
         self.progress = replace(
             self.progress,
             keys=position.keys,
@@ -211,7 +213,7 @@ def backfill(
     chunk: int = CHUNK,
     restart: bool = False,
     stop: threading.Event | None = None,
-    report: Report = ignore,
+    report: ReportProgress = ignore_progress,
 ) -> BackfillResult:
     """Go through all keys, from where an unfinished backfill was; `restart` begins with the first again."""
     begun_at = time.monotonic()
@@ -239,22 +241,24 @@ def next_chunk(size: int, seconds: float, lease_seconds: float) -> int:
     return min(size, max(SMALLEST_CHUNK, size // 2))
 
 
-def _read_chunk(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
+def _read_chunk(sync: type[ModelSync], number: int, keys: list[str]) -> KeyReading:
     """What the database has now for these keys, in statements of a size that it takes."""
     declared = sync.declaration()
     size = max(1, _KEYS_A_READ // len(declared.key))
-    reading = Reading(number=number, present={}, absent={})
+    reading = KeyReading(number=number, present={}, absent={})
     for start in range(0, len(keys), size):
-        operations = [Operation(id="", key=key, kind=Kind.UPDATE) for key in keys[start : start + size]]
+        operations = [
+            Operation(id="", key=key, kind=OperationKind.UPDATE) for key in keys[start : start + size]
+        ]
         part = read_rows(sync, number, operations)
-        reading = Reading(
+        reading = KeyReading(
             number=number,
             present={**reading.present, **part.present},
             absent={**reading.absent, **part.absent},
-            held={**reading.held, **part.held},
+            existing={**reading.existing, **part.existing},
         )
     if declared.engine.fills_gaps:
-        held = find_held_keys(sync.open_clickhouse(), declared, list(reading.present.values()))
-        new = {key: row for key, row in reading.present.items() if key not in held}
+        existing = find_existing_keys(sync.open_clickhouse(), declared, list(reading.present.values()))
+        new = {key: row for key, row in reading.present.items() if key not in existing}
         return replace(reading, present=new, absent={})
     return reading

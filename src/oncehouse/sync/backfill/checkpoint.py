@@ -14,7 +14,7 @@ from oncehouse.sync.tables import backfills
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class BackfillCheckpoint:
     after: str | None
     """The last key that is done; None before the first."""
     keys: int
@@ -34,16 +34,20 @@ def begin_backfill(connection: Connection, sync: str, estimate: int) -> None:
     connection.execute(new.values(sync=sync, estimate=estimate).on_conflict_do_nothing())
 
 
-def find_position(connection: Connection, sync: str) -> Position | None:
+def find_checkpoint(connection: Connection, sync: str) -> BackfillCheckpoint | None:
     row = connection.execute(
         select(backfills.c.position, backfills.c.done_keys, backfills.c.estimate).where(
             backfills.c.sync == sync
         )
     ).one_or_none()
-    return None if row is None else Position(after=row.position, keys=row.done_keys, estimate=row.estimate)
+    return (
+        None
+        if row is None
+        else BackfillCheckpoint(after=row.position, keys=row.done_keys, estimate=row.estimate)
+    )
 
 
-def move_position(connection: Connection, sync: str, after: str, keys: int) -> None:
+def move_checkpoint(connection: Connection, sync: str, after: str, keys: int) -> None:
     """`keys` more are done, the last of them is `after`."""
     connection.execute(
         update(backfills)

@@ -19,8 +19,8 @@ class KeyProgress:
     """Sent to ClickHouse by this process."""
 
 
-Report = Callable[[KeyProgress], None]
+ReportProgress = Callable[[KeyProgress], None]
 
 
-def ignore(_progress: KeyProgress) -> None:
+def ignore_progress(_progress: KeyProgress) -> None:
     """For those who watch nothing."""

@@ -11,38 +11,41 @@ from datetime import UTC, datetime
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import transact
-from oncehouse.sync.changes.change import Kind, spell_key
+from oncehouse.sync.changes.change import OperationKind, format_key
 from oncehouse.sync.changes.register import SqlAlchemyWriter
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds.round import check_captured
-from oncehouse.sync.table.compare import ShownRows
+from oncehouse.sync.table.compare import VisibleRows
 from oncehouse.sync.tables import ABSENT
 
 _KEYS_A_TRANSACTION = 10_000
 
 
-def read_given_key(sync: type[ModelSync], given: str) -> str:
+def parse_typed_key(sync: type[ModelSync], given: str) -> str:
     """A key as a person writes it: the value alone, or a JSON list of the values of a key of several columns."""
     columns = sync.declaration().key
     if given.startswith("["):
-        return spell_key(sync.parse_key(given))
+        return format_key(sync.parse_key(given))
     if len(columns) > 1:
         raise ConfigurationError(
             f"{given!r} is no key of {sync.declaration().label}: write its columns ({', '.join(columns)}) as a JSON "
             "list, such as '[\"a\", 7]'"
         )
-    return spell_key(sync.parse_key(spell_key([given])))
+    return format_key(sync.parse_key(format_key([given])))
 
 
-def register_again(sync: type[ModelSync], keys: Sequence[str]) -> int:
+def register_keys_again(sync: type[ModelSync], keys: Sequence[str]) -> int:
     """How many operations were written."""
     check_captured(sync.declaration())
     name, storage, engine = sync.declaration().name, sync.get_storage(), sync.open_source()
     for start in range(0, len(keys), _KEYS_A_TRANSACTION):
         with transact(engine, f"Sync {name}: registering keys again", absent=ABSENT) as connection:
             storage.register(
-                SqlAlchemyWriter(connection), name, Kind.UPDATE, keys[start : start + _KEYS_A_TRANSACTION]
+                SqlAlchemyWriter(connection),
+                name,
+                OperationKind.UPDATE,
+                keys[start : start + _KEYS_A_TRANSACTION],
             )
     return len(keys)
 
@@ -57,14 +60,14 @@ def register_since(sync: type[ModelSync], since: datetime) -> int:
         )
     moment = since if since.tzinfo else since.replace(tzinfo=UTC)
     number = int(moment.timestamp() * 1_000_000)
-    shown = ShownRows(sync.open_clickhouse(), declared)
+    shown = VisibleRows(sync.open_clickhouse(), declared)
     registered, after = 0, None
     while keys := _list_since(sync, shown, after, number):
-        registered += register_again(sync, keys)
+        registered += register_keys_again(sync, keys)
         after = declared.deleted_row(sync.parse_key(keys[-1]))
     return registered
 
 
-def _list_since(sync: type[ModelSync], shown: ShownRows, after: Row | None, number: int) -> list[str]:
+def _list_since(sync: type[ModelSync], shown: VisibleRows, after: Row | None, number: int) -> list[str]:
     found = shown.list_keys(after, _KEYS_A_TRANSACTION, since=max(0, number))
-    return [spell_key(sync.parse_key(spell_key(values))) for values in found]
+    return [format_key(sync.parse_key(format_key(values))) for values in found]

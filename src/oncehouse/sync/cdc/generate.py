@@ -15,21 +15,21 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.connector_config import Database, Topics, topic_of
 from oncehouse.messaging.cdc.generate import Draft, draft_connector
 from oncehouse.messaging.cdc.source_tables import SourceTable, read_table
-from oncehouse.sync.cdc.pipeline_files import Brokers, judge_name, write_pipeline
+from oncehouse.sync.cdc.pipeline_files import TopicAddress, check_column_name, write_pipeline
 from oncehouse.sync.cdc.wal_tables import leave_out, refuse_steps, refuse_watch
-from oncehouse.sync.cdc.wal_types import judge_column
-from oncehouse.sync.model.declaration import Declaration, LoggedTable
+from oncehouse.sync.cdc.wal_types import explain_mismatch
+from oncehouse.sync.model.declaration import Declaration, WalTable
 from oncehouse.sync.model.engines import Replacing
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.settings import BY_CDC, clickhouse_config
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Followed:
+class _SyncedTable:
     sync: type[ModelSync]
     declared: Declaration
     engine: Replacing
-    logged: LoggedTable
+    wal_table: WalTable
     table: SourceTable
 
 
@@ -43,8 +43,8 @@ def draft_pipelines(
     bootstrap_servers: str,
     without_full: bool,
 ) -> Draft:
-    _refuse_one_name(syncs)
-    followed = [_follow(connection, sync) for sync in syncs]
+    _refuse_shared_names(syncs)
+    followed = [_read_synced_table(connection, sync) for sync in syncs]
     connector = draft_connector(
         _join_tables(followed), prefix=prefix, database=database, topics=topics, without_full=without_full
     )
@@ -55,8 +55,10 @@ def draft_pipelines(
                 f"{one.declared.pipeline}.yaml": write_pipeline(
                     one.declared,
                     one.engine,
-                    columns=one.logged.columns,
-                    brokers=Brokers(bootstrap_servers=bootstrap_servers, topic=topic_of(prefix, one.table)),
+                    columns=one.wal_table.columns,
+                    brokers=TopicAddress(
+                        bootstrap_servers=bootstrap_servers, topic=topic_of(prefix, one.table)
+                    ),
                     clickhouse=clickhouse_config(one.sync.read_settings(), one.declared.database),
                 )
                 for one in followed
@@ -66,7 +68,7 @@ def draft_pipelines(
     )
 
 
-def _refuse_one_name(syncs: Iterable[type[ModelSync]]) -> None:
+def _refuse_shared_names(syncs: Iterable[type[ModelSync]]) -> None:
     known: dict[str | None, str] = {}
     for sync in syncs:
         declared = sync.declaration()
@@ -82,33 +84,35 @@ def _refuse_one_name(syncs: Iterable[type[ModelSync]]) -> None:
             )
 
 
-def _follow(connection: Connection, sync: type[ModelSync]) -> _Followed:
-    declared, logged = sync.declaration(), sync.describe_log()
-    refused = [*logged.refused, *refuse_watch(sync), *refuse_steps(sync)]
+def _read_synced_table(connection: Connection, sync: type[ModelSync]) -> _SyncedTable:
+    declared, wal_table = sync.declaration(), sync.describe_wal_table()
+    refused = [*wal_table.refused, *refuse_watch(sync), *refuse_steps(sync)]
     if not isinstance(declared.engine, Replacing):
         refused.append(
             f"engine: {type(declared.engine).__name__} needs rounds; the pipeline writes for Replacing alone"
         )
     if "${" in declared.table:
         refused.append(f"table: {declared.table!a} would be read as a reference; name another one")
-    table = read_table(connection, logged.name)
-    refused += _judge_columns(declared, logged, table)
+    table = read_table(connection, wal_table.name)
+    refused += _find_column_problems(declared, wal_table, table)
     _refuse(declared, refused)
     assert isinstance(declared.engine, Replacing)  # noqa: S101 - for the type checker: refused above
-    return _Followed(sync=sync, declared=declared, engine=declared.engine, logged=logged, table=table)
+    return _SyncedTable(
+        sync=sync, declared=declared, engine=declared.engine, wal_table=wal_table, table=table
+    )
 
 
-def _judge_columns(declared: Declaration, logged: LoggedTable, table: SourceTable) -> Iterable[str]:
+def _find_column_problems(declared: Declaration, wal_table: WalTable, table: SourceTable) -> Iterable[str]:
     known = {column.name: column for column in table.columns}
-    for name, source in logged.columns.items():
-        problem = judge_name(source)
+    for name, source in wal_table.columns.items():
+        problem = check_column_name(source)
         if problem is None and source not in known:
             problem = f"the log of {table.full_name} has no column {source!a} (it is generated, or not migrated yet)"
         if problem is None:
-            problem = judge_column(known[source], declared.columns[name])
+            problem = explain_mismatch(known[source], declared.columns[name])
         if problem is not None:
             yield leave_out(name, problem)
-    key = {logged.columns.get(name) for name in declared.key}
+    key = {wal_table.columns.get(name) for name in declared.key}
     if key != set(table.key):
         yield (
             f"key: rows are told apart by {', '.join(table.key)} in the log and by {', '.join(declared.key)} in the "
@@ -124,11 +128,11 @@ def _refuse(declared: Declaration, refused: Sequence[str]) -> None:
         )
 
 
-def _join_tables(followed: Sequence[_Followed]) -> list[SourceTable]:
+def _join_tables(followed: Sequence[_SyncedTable]) -> list[SourceTable]:
     """Each table once, with the columns that some sync reads: others may be missing in the log."""
     read: Mapping[str, set[str]] = {one.table.full_name: set() for one in followed}
     for one in followed:
-        read[one.table.full_name].update(one.logged.columns.values())
+        read[one.table.full_name].update(one.wal_table.columns.values())
     tables = {one.table.full_name: one.table for one in followed}
     return [
         replace(table, columns=tuple(column for column in table.columns if column.name in read[name]))

@@ -29,7 +29,7 @@ _RAISED = "oncehouse_version"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brokers:
+class TopicAddress:
     bootstrap_servers: str
     topic: str
 
@@ -39,7 +39,7 @@ def write_pipeline(
     engine: Replacing,
     *,
     columns: Mapping[str, str],
-    brokers: Brokers,
+    brokers: TopicAddress,
     clickhouse: ClickHouse,
 ) -> str:
     """`columns`: column of the sync -> column of the source table."""
@@ -69,7 +69,7 @@ def write_pipeline(
     return _introduce(declared) + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
 
 
-def judge_name(name: str) -> str | None:
+def check_column_name(name: str) -> str | None:
     """Why a column of the source table, or the destination, cannot be named in a pipeline file."""
     if name in _OWN:
         return "a field of the change itself has this name"

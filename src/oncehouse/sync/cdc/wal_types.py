@@ -41,7 +41,7 @@ _ADVICE = {
 }
 
 
-def judge_column(column: Column, type_: ColumnType) -> str | None:
+def explain_mismatch(column: Column, type_: ColumnType) -> str | None:
     """Why the log cannot fill a column of this type; None where it can."""
     if not _fits_whole(column, bare(type_)):
         name = f"{column.type_name}{'[]' if column.is_array else ''}"

@@ -21,7 +21,7 @@ KeyValues = tuple[Any, ...]
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
-class Kind(StrEnum):
+class OperationKind(StrEnum):
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
@@ -31,7 +31,7 @@ class Operation(NamedTuple):
     id: str
     """Known to its storage alone; two operations of one key have two ids."""
     key: str
-    kind: Kind
+    kind: OperationKind
 
 
 class ListedOperations(Sequence[Operation]):
@@ -54,10 +54,10 @@ class ListedOperations(Sequence[Operation]):
     def __getitem__(self, place: int | slice) -> Operation | ListedOperations:
         if isinstance(place, slice):
             return ListedOperations(self.ids[place], self.keys[place], self._kinds[place])
-        return Operation(self.ids[place], self.keys[place], Kind(self._kinds[place]))
+        return Operation(self.ids[place], self.keys[place], OperationKind(self._kinds[place]))
 
 
-def spell_key(values: Sequence[Any]) -> str:
+def format_key(values: Sequence[Any]) -> str:
     """The values of a key, in the order of the model's key, as one text."""
     if len(values) == 1 and type(values[0]) is int:  # nearly every key; each save spells one
         return f"[{values[0]}]"
@@ -65,7 +65,7 @@ def spell_key(values: Sequence[Any]) -> str:
 
 
 def read_key(key: str) -> KeyValues:
-    """What `spell_key` was given, as far as JSON tells it: UUIDs, dates and decimals stay texts."""
+    """What `format_key` was given, as far as JSON tells it: UUIDs, dates and decimals stay texts."""
     return tuple(json.loads(key))
 
 

@@ -19,10 +19,10 @@ from redis.retry import Retry
 from sqlalchemy import Connection, Engine, text
 
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.sync.changes.change import Kind, Operation
+from oncehouse.sync.changes.change import Operation, OperationKind
 from oncehouse.sync.changes.register import Writer
 from oncehouse.sync.changes.sql_storage import OutboxStorage
-from oncehouse.sync.changes.storage import Waiting
+from oncehouse.sync.changes.storage import OperationBacklog
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class RedisStorage:
         except TypeError as error:
             raise ConfigurationError(f"CLICKHOUSE_REDIS_CONFIG: {error}") from None
 
-    def register(self, writer: Writer, sync: str, kind: Kind, keys: Sequence[str]) -> None:
+    def register(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
         if not keys:
             return
         if writer.vendor != "postgresql":
@@ -79,7 +79,7 @@ class RedisStorage:
         if time.monotonic() < self._away_until or not self._add(writer, sync, kind, keys):
             self._outbox.register(writer, sync, kind, keys)
 
-    def _add(self, writer: Writer, sync: str, kind: Kind, keys: Sequence[str]) -> bool:
+    def _add(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> bool:
         transaction = writer.execute(_OWN_TRANSACTION, {})[0][0]
         pipe = self._client.pipeline(transaction=False)
         for key in keys:
@@ -118,7 +118,7 @@ class RedisStorage:
             fates = _ask_fates(connection, {entry[3] for entry in entries})
             self._drop(sync, [entry[0] for entry in entries if fates[entry[3]] == "aborted"])
             found += [
-                Operation(id=entry[0], key=entry[1], kind=Kind(entry[2]))
+                Operation(id=entry[0], key=entry[1], kind=OperationKind(entry[2]))
                 for entry in entries
                 if fates[entry[3]] == "committed"
             ]
@@ -143,7 +143,7 @@ class RedisStorage:
         for start in range(0, len(ids), _REMOVED_AT_ONCE):
             self._client.xdel(self._prefix + sync, *ids[start : start + _REMOVED_AT_ONCE])
 
-    def measure(self, connection: Connection, sync: str) -> Waiting:
+    def measure(self, connection: Connection, sync: str) -> OperationBacklog:
         table = self._outbox.measure(connection, sync)
         try:
             first: Any = self._client.xrange(self._prefix + sync, count=1)
@@ -154,7 +154,7 @@ class RedisStorage:
         ages = [] if table.oldest_seconds is None else [table.oldest_seconds]
         if first:
             ages.append(max(0.0, now[0] + now[1] / 1e6 - int(first[0][0].partition("-")[0]) / 1e3))
-        return Waiting(count=table.count + length, oldest_seconds=max(ages, default=None))
+        return OperationBacklog(count=table.count + length, oldest_seconds=max(ages, default=None))
 
 
 def _ask_fates(connection: Connection, transactions: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, text
 
 from oncehouse.messaging.database import check_dialect, wrapped_errors
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.tables import ABSENT
 
 _INTO = "INSERT INTO oncehouse_sync_operations (sync, kind, key)"
@@ -53,7 +53,7 @@ class SqlAlchemyWriter:
             return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def write_operations(writer: Writer, sync: str, kind: Kind, keys: Sequence[str]) -> None:
+def write_operations(writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
     vendor = check_dialect(writer.vendor)
     listed = list(keys) if vendor == "postgresql" else json.dumps(list(keys))
     writer.execute(_INSERT[vendor], {"sync": sync, "kind": kind.value, "keys": listed})

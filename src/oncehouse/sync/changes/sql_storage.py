@@ -23,9 +23,9 @@ from sqlalchemy import (
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import transact
-from oncehouse.sync.changes.change import Kind, ListedOperations, Operation
+from oncehouse.sync.changes.change import ListedOperations, Operation, OperationKind
 from oncehouse.sync.changes.register import Writer, write_operations
-from oncehouse.sync.changes.storage import Waiting
+from oncehouse.sync.changes.storage import OperationBacklog
 from oncehouse.sync.tables import ABSENT, operations
 
 _IN_ORDER_OF_INDEX = text("SET LOCAL enable_sort = off")
@@ -33,7 +33,7 @@ _CHUNK = 10_000  # SQLite takes 32,766 values in a statement
 
 
 class OutboxStorage:
-    def register(self, writer: Writer, sync: str, kind: Kind, keys: Sequence[str]) -> None:
+    def register(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
         if keys:
             write_operations(writer, sync, kind, keys)
 
@@ -49,7 +49,10 @@ class OutboxStorage:
         )
         if connection.dialect.name == "postgresql":
             return _list_at_once(connection, listed)
-        return [Operation(str(number), key, Kind(kind)) for number, key, kind in connection.execute(listed)]
+        return [
+            Operation(str(number), key, OperationKind(kind))
+            for number, key, kind in connection.execute(listed)
+        ]
 
     def remove(self, engine: Engine, sync: str, ids: Sequence[str]) -> None:
         with transact(engine, f"Sync {sync}: removing operations", absent=ABSENT) as connection:
@@ -59,21 +62,21 @@ class OutboxStorage:
     def _remove_some(self, connection: Connection, sync: str, ids: Sequence[str]) -> None:
         numbers = [int(one) for one in ids]
         if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(_spell_removal(numbers), (sync,))
+            connection.exec_driver_sql(_format_removal(numbers), (sync,))
         else:
             chosen = operations.c.id.in_(numbers)
             connection.execute(delete(operations).where(operations.c.sync == sync, chosen))
 
-    def measure(self, connection: Connection, sync: str) -> Waiting:
+    def measure(self, connection: Connection, sync: str) -> OperationBacklog:
         oldest: ColumnElement[Any] = func.min(operations.c.created_at)
         if connection.dialect.name == "postgresql":
             oldest = extract("epoch", oldest)
         asked = select(func.count(), DatabaseClock() - cast(oldest, Float(53)))
         count, age = connection.execute(asked.where(operations.c.sync == sync)).one()
-        return Waiting(count=count, oldest_seconds=None if age is None else max(0.0, age))
+        return OperationBacklog(count=count, oldest_seconds=None if age is None else max(0.0, age))
 
 
-def _spell_removal(numbers: Sequence[int]) -> str:
+def _format_removal(numbers: Sequence[int]) -> str:
     """With the numbers in its text: given as a value they might be read anew, or searched one by one, for each row.
 
     The range says nothing new. With it no plan reads what waits behind them, whatever PostgreSQL believes of the table.

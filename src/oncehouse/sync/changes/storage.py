@@ -13,19 +13,19 @@ from typing import Protocol
 
 from sqlalchemy import Connection, Engine
 
-from oncehouse.sync.changes.change import Kind, Operation
+from oncehouse.sync.changes.change import Operation, OperationKind
 from oncehouse.sync.changes.register import Writer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class OperationBacklog:
     count: int
     oldest_seconds: float | None
     """How long the oldest operation has waited; None where nothing waits."""
 
 
 class OperationStorage(Protocol):
-    def register(self, writer: Writer, sync: str, kind: Kind, keys: Sequence[str]) -> None:
+    def register(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
         """Have these keys synced if the writer's transaction commits."""
         ...
 
@@ -37,4 +37,4 @@ class OperationStorage(Protocol):
         """Of these those that are still there; may be repeated."""
         ...
 
-    def measure(self, connection: Connection, sync: str) -> Waiting: ...
+    def measure(self, connection: Connection, sync: str) -> OperationBacklog: ...

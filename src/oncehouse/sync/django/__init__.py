@@ -14,7 +14,7 @@ Celery) and `compat` (the names of django-clickhouse) are public modules. Start 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncehouse.sync.changes.change import Kind, Operation
+    from oncehouse.sync.changes.change import Operation, OperationKind
     from oncehouse.sync.changes.storage import OperationStorage
     from oncehouse.sync.django.columns import Column
     from oncehouse.sync.django.model_sync import ModelSync
@@ -25,10 +25,10 @@ __all__ = [
     "Append",
     "Collapsing",
     "Column",
-    "Kind",
     "ModelSerializer",
     "ModelSync",
     "Operation",
+    "OperationKind",
     "OperationStorage",
     "Replacing",
     "VersionedCollapsing",
@@ -38,7 +38,7 @@ _HOMES = {
     "Append": "model.engines",
     "Collapsing": "model.engines",
     "Column": "django.columns",
-    "Kind": "changes.change",
+    "OperationKind": "changes.change",
     "ModelSerializer": "django.serializers",
     "ModelSync": "django.model_sync",
     "Operation": "changes.change",

@@ -20,7 +20,7 @@ from django.db.models.sql import compiler as sql_compiler
 from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.django.data_migrations import fit_to_migration, is_of_migration
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.returning_keys import (
@@ -30,9 +30,14 @@ from oncehouse.sync.django.returning_keys import (
     fields_of,
     names_of,
     register,
-    run_noted,
+    run_and_record,
 )
-from oncehouse.sync.django.single_watch_fast_path import change_rows, find_named_key, find_sole, insert_rows
+from oncehouse.sync.django.single_watch_fast_path import (
+    change_rows,
+    find_named_key,
+    find_single_watch,
+    insert_rows,
+)
 from oncehouse.sync.django.watches import Watch, find_watches
 
 _OLDEST, _NEWEST = (4, 2), (6, 1)
@@ -78,17 +83,17 @@ def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = Non
     """As Django's own, but the keys are returned too, also where Django asks for nothing."""
     _refuse_moves_on_conflict(compiler, watches)
     asked = list(returning_fields or ())
-    sole = find_sole(compiler.connection, watches)
-    if sole is not None and sole.is_whole_number and {field.column for field in asked} <= sole.columns:
-        compiler.returning_fields = list(sole.fields)
-        keys = [key for statement in compiler.as_sql() for key in insert_rows(compiler, sole, statement)]
+    single = find_single_watch(compiler.connection, watches)
+    if single is not None and single.is_whole_number and {field.column for field in asked} <= single.columns:
+        compiler.returning_fields = list(single.fields)
+        keys = [key for statement in compiler.as_sql() for key in insert_rows(compiler, single, statement)]
         return keys if asked else []
     fields = fields_of(watches, beside=asked)
     compiler.returning_fields = fields
     rows = [
         row
         for statement in compiler.as_sql()
-        for row in run_noted(compiler, watches, Kind.INSERT, fields, statement)
+        for row in run_and_record(compiler, watches, OperationKind.INSERT, fields, statement)
     ]
     return [tuple(row[: len(asked)]) for row in rows] if asked else []
 
@@ -125,10 +130,16 @@ def _update(compiler: Any, watches: Sequence[Watch], result_type: Any) -> int | 
 
 
 def _count_updated(compiler: Any, watches: Sequence[Watch], statement: Statement) -> int:
-    sole = find_sole(compiler.connection, watches)
-    if sole is None or _find_losing(compiler, watches):
+    single = find_single_watch(compiler.connection, watches)
+    if single is None or _find_losing(compiler, watches):
         return len(_run_update(compiler, watches, statement, ()))
-    return change_rows(compiler, sole, Kind.UPDATE, statement, key=find_named_key(compiler.query, sole))
+    return change_rows(
+        compiler,
+        single,
+        OperationKind.UPDATE,
+        statement,
+        key=find_named_key(compiler.query, single),
+    )
 
 
 def _find_losing(compiler: Any, watches: Sequence[Watch]) -> list[Watch]:
@@ -151,20 +162,20 @@ def _run_update(
 ) -> list[Any]:
     losing = _find_losing(compiler, watches)
     if not losing:
-        return _run_returning(compiler, watches, Kind.UPDATE, statement, asked)
+        return _run_returning(compiler, watches, OperationKind.UPDATE, statement, asked)
     # Where a key itself is changed, the row of the old one has to be looked after as well.
     with transaction.atomic(using=compiler.connection.alias, savepoint=False):
-        narrowed = _narrow(compiler, _note_old(compiler, losing))
-        return _run_returning(narrowed, watches, Kind.UPDATE, narrowed.as_sql(), asked)
+        narrowed = _narrow(compiler, _record_old_keys(compiler, losing))
+        return _run_returning(narrowed, watches, OperationKind.UPDATE, narrowed.as_sql(), asked)
 
 
 def _delete(compiler: Any, watches: Sequence[Watch], result_type: Any) -> Any:
     try:
-        sole, statement = find_sole(compiler.connection, watches), compiler.as_sql()
-        if sole is not None:
-            changed = change_rows(compiler, sole, Kind.DELETE, statement)
+        single, statement = find_single_watch(compiler.connection, watches), compiler.as_sql()
+        if single is not None:
+            changed = change_rows(compiler, single, OperationKind.DELETE, statement)
         else:
-            changed = len(_run_returning(compiler, watches, Kind.DELETE, statement, ()))
+            changed = len(_run_returning(compiler, watches, OperationKind.DELETE, statement, ()))
     except EmptyResultSet:
         changed = 0
     return _Counted(changed) if result_type == CURSOR else changed
@@ -179,17 +190,17 @@ class _Counted(nullcontext[Any]):
 
 
 def _run_returning(
-    compiler: Any, watches: Sequence[Watch], kind: Kind, statement: Statement, asked: Sequence[Any]
+    compiler: Any, watches: Sequence[Watch], kind: OperationKind, statement: Statement, asked: Sequence[Any]
 ) -> list[Any]:
     """The rows that the statement changed, with what Django asked of them."""
     fields = fields_of(watches, beside=asked)
     sql, params = statement
     returning = (f"{sql} RETURNING {names_of(compiler, fields)}", params)
-    rows = run_noted(compiler, watches, kind, fields, returning)
+    rows = run_and_record(compiler, watches, kind, fields, returning)
     return [tuple(row[: len(asked)]) for row in rows]
 
 
-def _note_old(compiler: Any, watches: Sequence[Watch]) -> list[Any]:
+def _record_old_keys(compiler: Any, watches: Sequence[Watch]) -> list[Any]:
     """Lock the rows that the UPDATE is about and note their keys of now; their primary keys."""
     query = compiler.query
     own = key_fields(query.get_meta().concrete_model)
@@ -202,7 +213,7 @@ def _note_old(compiler: Any, watches: Sequence[Watch]) -> list[Any]:
     if compiler.connection.features.has_select_for_update:
         sql += " FOR UPDATE"
     rows = convert(compiler, fields, execute(compiler, sql, params))
-    register(compiler, watches, Kind.DELETE, fields, rows)
+    register(compiler, watches, OperationKind.DELETE, fields, rows)
     return [row[0] if len(own) == 1 else tuple(row[: len(own)]) for row in rows]
 
 

@@ -27,7 +27,7 @@ from oncehouse.sync.model.copy_columns import (
     UUID_TEXT,
     WHOLE,
     CopiedRows,
-    aggregate,
+    aggregate_as_csv,
     fits,
     read_csv,
 )
@@ -51,7 +51,7 @@ _KINDS = {
 }
 
 
-class Among(Lookup):
+class KeyInArray(Lookup):
     """The key is one of these whole numbers or UUIDs: a condition with one parameter, whatever their number."""
 
     lookup_name = "oncehouse_among"
@@ -67,7 +67,7 @@ class Among(Lookup):
 def filter_keys(queryset: Any, keys: Sequence[Any]) -> Any:
     field = queryset.model._meta.pk  # noqa: SLF001 - Django's public door to a model
     if connections[queryset.db].vendor == "postgresql" and _kind_of(field) in {WHOLE, UUID_TEXT}:
-        return queryset.filter(Among(F("pk"), keys))
+        return queryset.filter(KeyInArray(F("pk"), keys))
     return queryset.filter(pk__in=keys)
 
 
@@ -103,7 +103,7 @@ def read_block(
     try:
         sql, params = rows.query.get_compiler(rows.db).as_sql()
         with connections[rows.db].cursor() as cursor:
-            cursor.execute(aggregate(sql, kinds), params)
+            cursor.execute(aggregate_as_csv(sql, kinds), params)
             (text,) = cursor.fetchone()
     except EmptyResultSet:
         text = None

@@ -10,16 +10,16 @@ from django.db import connections, router, transaction
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.backfill.row_estimate import read_statistics
-from oncehouse.sync.changes.change import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.changes.change import Operation, OperationKind, distinct_keys, format_key, read_key
 from oncehouse.sync.django.columns import read_columns
 from oncehouse.sync.django.copy_columns import filter_keys, find_kinds, read_block, read_keys
 from oncehouse.sync.django.key_fields import form_key, key_fields
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import is_same_database, open_engine_of
 from oncehouse.sync.django.source_errors import wrapped_errors
-from oncehouse.sync.django.wal_tables import describe_log
+from oncehouse.sync.django.wal_tables import describe_wal_table
 from oncehouse.sync.model.copy_columns import CopiedRows
-from oncehouse.sync.model.declaration import LoggedTable, Source
+from oncehouse.sync.model.declaration import ModelSource, WalTable
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.model.model_sync import RunResult
@@ -57,9 +57,9 @@ class ModelSync(CoreModelSync):
         return cls.django_model_serializer
 
     @classmethod
-    def describe_source(cls) -> Source:
+    def describe_source(cls) -> ModelSource:
         meta = cls.django_model._meta  # noqa: SLF001 - Django's public door to a model
-        return Source(
+        return ModelSource(
             label=meta.label,
             table=meta.db_table.replace(".", "_").strip('"'),
             columns={column.name: column.type for column in cls.model_columns()},
@@ -77,8 +77,8 @@ class ModelSync(CoreModelSync):
         return open_engine_of(cls.source_alias())
 
     @classmethod
-    def describe_log(cls) -> LoggedTable:
-        return describe_log(cls)
+    def describe_wal_table(cls) -> WalTable:
+        return describe_wal_table(cls)
 
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ class ModelSync(CoreModelSync):
             parsed = cls.parse_key(after)
             keys = keys.filter(pk__gt=parsed[0] if len(parsed) == 1 else parsed)
         with wrapped_errors(cls.source_alias(), f"Sync {cls.declaration().name}: reading keys"):
-            return [spell_key(key) for key in keys.values_list(*names)[:limit]]
+            return [format_key(key) for key in keys.values_list(*names)[:limit]]
 
     @classmethod
     def estimate_rows(cls) -> int:
@@ -135,7 +135,9 @@ class ModelSync(CoreModelSync):
         return read_block(cls.get_sync_queryset(_parse_keys(cls, keys)), declared, columns, kinds)
 
     @classmethod
-    def register(cls, keys: Iterable[Any], kind: Kind = Kind.UPDATE, *, using: str | None = None) -> None:
+    def register(
+        cls, keys: Iterable[Any], kind: OperationKind = OperationKind.UPDATE, *, using: str | None = None
+    ) -> None:
         """Have the rows of these primary keys synced: for changes by raw SQL, which Django does not see.
 
         Call it in the transaction of the change, whose alias is `using` where it is not the model's own. Outside of one
@@ -152,7 +154,7 @@ class ModelSync(CoreModelSync):
                 "leads to another one, where rounds would not find the keys"
             )
         given = [key if isinstance(key, tuple) else (key,) for key in keys]
-        spelled = [spell_key(form_key(cls.django_model, key, alias)) for key in given]
+        spelled = [format_key(form_key(cls.django_model, key, alias)) for key in given]
         with transaction.atomic(using=alias, savepoint=False):
             cls.get_storage().register(
                 DjangoWriter(connections[alias]), cls.declaration().name, kind, spelled

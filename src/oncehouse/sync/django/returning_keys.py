@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.utils import OperationalError, ProgrammingError
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.change import Kind, spell_key
+from oncehouse.sync.changes.change import OperationKind, format_key
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.django.watches import Watch
 from oncehouse.sync.tables import ABSENT, ABSENT_STATES
@@ -37,14 +37,14 @@ class DjangoWriter:
                 cursor.execute(statement, dict(values) or None)
                 return cursor.fetchall() if cursor.description else []
         except (ProgrammingError, OperationalError) as error:
-            tell_absent_tables(error)
+            explain_absent_tables(error)
             raise
 
 
-def run_noted(
+def run_and_record(
     compiler: Any,
     watches: Sequence[Watch],
-    kind: Kind,
+    kind: OperationKind,
     fields: Sequence[Any],
     statement: Statement,
 ) -> list[Any]:
@@ -53,7 +53,7 @@ def run_noted(
         try:
             rows = execute(compiler, *_around(compiler, watches, kind, fields, statement))
         except ProgrammingError as error:
-            tell_absent_tables(error)
+            explain_absent_tables(error)
             raise
         return convert(compiler, fields, rows)
     with transaction.atomic(using=compiler.connection.alias, savepoint=False):
@@ -91,29 +91,31 @@ def can_note_at_once(connection: Any, watches: Sequence[Watch]) -> bool:
 def _around(
     compiler: Any,
     watches: Sequence[Watch],
-    kind: Kind,
+    kind: OperationKind,
     fields: Sequence[Any],
     statement: Statement,
 ) -> tuple[str, tuple[Any, ...]]:
     """The statement, and beside it one that notes what it returns; its rows are the answer."""
     sql, params = statement
     quote = compiler.connection.ops.quote_name
-    noting, noted = [], []
+    recording, recorded = [], []
     for watch in watches:
         columns = [quote(field.column) for field in watch.fields]
         key, present = ", ".join(columns), " AND ".join(f"{column} IS NOT NULL" for column in columns)
-        noting.append(f"SELECT %s, %s, json_build_array({key})::text FROM oncehouse_changed WHERE {present}")  # noqa: S608 - quoted
-        noted += [watch.sync.declaration().name, (kind if watch.is_own else Kind.UPDATE).value]
+        recording.append(
+            f"SELECT %s, %s, json_build_array({key})::text FROM oncehouse_changed WHERE {present}"  # noqa: S608 - quoted
+        )
+        recorded += [watch.sync.declaration().name, (kind if watch.is_own else OperationKind.UPDATE).value]
     # Django's own statement and quoted names; values are bound.
     both = (
         f"WITH oncehouse_changed AS ({sql}), oncehouse_noted AS ("  # noqa: S608
-        f"INSERT INTO oncehouse_sync_operations (sync, kind, key) {' UNION ALL '.join(noting)}) "
+        f"INSERT INTO oncehouse_sync_operations (sync, kind, key) {' UNION ALL '.join(recording)}) "
         f"SELECT {names_of(compiler, fields)} FROM oncehouse_changed"
     )
-    return both, (*params, *noted)
+    return both, (*params, *recorded)
 
 
-def tell_absent_tables(error: Exception) -> None:
+def explain_absent_tables(error: Exception) -> None:
     """Raise a better one where it is our tables that are missing."""
     cause = error.__cause__
     absent = getattr(cause, "sqlstate", None) in ABSENT_STATES or "no such table" in str(cause)
@@ -129,7 +131,7 @@ def convert(compiler: Any, fields: Sequence[Any], rows: list[Any]) -> list[Any]:
 
 
 def register(
-    compiler: Any, watches: Sequence[Watch], kind: Kind, fields: Sequence[Any], rows: list[Any]
+    compiler: Any, watches: Sequence[Watch], kind: OperationKind, fields: Sequence[Any], rows: list[Any]
 ) -> None:
     writer = DjangoWriter(compiler.connection)
     names = [field.column for field in fields]
@@ -138,15 +140,17 @@ def register(
         values = [key for key in ([row[place] for place in places] for row in rows) if None not in key]
         if watch.is_parent:
             values = _keep_children(compiler, watch, kind, values)
-        keys = dict.fromkeys(spell_key(key) for key in values)
+        keys = dict.fromkeys(format_key(key) for key in values)
         if keys:
-            told = kind if watch.is_own else Kind.UPDATE
-            watch.sync.get_storage().register(writer, watch.sync.declaration().name, told, list(keys))
+            operation = kind if watch.is_own else OperationKind.UPDATE
+            watch.sync.get_storage().register(writer, watch.sync.declaration().name, operation, list(keys))
 
 
-def _keep_children(compiler: Any, watch: Watch, kind: Kind, keys: list[list[Any]]) -> list[list[Any]]:
+def _keep_children(
+    compiler: Any, watch: Watch, kind: OperationKind, keys: list[list[Any]]
+) -> list[list[Any]]:
     """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
-    if kind is not Kind.UPDATE or not keys:
+    if kind is not OperationKind.UPDATE or not keys:
         return []
     children = watch.sync.django_model._base_manager.using(compiler.connection.alias)  # noqa: SLF001 - public
     # By the parent's key, which is not the child's where it has several parents.

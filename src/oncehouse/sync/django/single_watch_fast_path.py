@@ -15,16 +15,16 @@ from django.db.models.expressions import Col
 from django.db.models.lookups import Exact
 from django.db.utils import ProgrammingError
 
-from oncehouse.sync.changes.change import Kind, spell_key
+from oncehouse.sync.changes.change import OperationKind, format_key
 from oncehouse.sync.changes.sql_storage import OutboxStorage
-from oncehouse.sync.django.returning_keys import Statement, names_of, tell_absent_tables
+from oncehouse.sync.django.returning_keys import Statement, explain_absent_tables, names_of
 from oncehouse.sync.django.watches import Watch
 from oncehouse.sync.tables import NOTE_FUNCTION
 
 _INTO = "INSERT INTO oncehouse_sync_operations (sync, kind, key)"
 
 
-def find_sole(connection: Any, watches: Sequence[Watch]) -> Watch | None:
+def find_single_watch(connection: Any, watches: Sequence[Watch]) -> Watch | None:
     if len(watches) != 1 or connection.vendor != "postgresql":
         return None
     (watch,) = watches
@@ -36,23 +36,23 @@ def find_sole(connection: Any, watches: Sequence[Watch]) -> Watch | None:
 
 
 def change_rows(
-    compiler: Any, watch: Watch, kind: Kind, statement: Statement, *, key: str | None = None
+    compiler: Any, watch: Watch, kind: OperationKind, statement: Statement, *, key: str | None = None
 ) -> int:
     """Run an UPDATE or DELETE, of the row of this key if one is given; how many rows it changed."""
     sql, params = statement
-    told = f"'{watch.sync.declaration().name}', '{kind}'"
+    values = f"'{watch.sync.declaration().name}', '{kind}'"
     if key is None or not sql.startswith("UPDATE"):
         columns = names_of(compiler, watch.fields)
-        noted = (
+        recorded = (
             f"WITH oncehouse_changed AS ({sql} RETURNING {columns}) {_INTO} "  # noqa: S608
-            f"SELECT {told}, json_build_array({columns})::text FROM oncehouse_changed"
+            f"SELECT {values}, json_build_array({columns})::text FROM oncehouse_changed"
         )
     else:
-        noted = f"WITH oncehouse_noted AS ({_INTO} VALUES ({told}, %s)) {sql}"
+        recorded = f"WITH oncehouse_noted AS ({_INTO} VALUES ({values}, %s)) {sql}"
         params = (key, *params)
     cursor = compiler.connection.cursor()
     try:
-        _execute(cursor, noted, params)
+        _execute(cursor, recorded, params)
         return int(cursor.rowcount)
     finally:
         cursor.close()
@@ -61,20 +61,20 @@ def change_rows(
 def insert_rows(compiler: Any, watch: Watch, statement: Statement) -> list[tuple[int]]:
     """Run an INSERT that returns the key, one whole number; the keys of the new rows, in their order."""
     sql, params = statement
-    told = f"'{watch.sync.declaration().name}', '{Kind.INSERT}'"
+    values = f"'{watch.sync.declaration().name}', '{OperationKind.INSERT}'"
     place = _place_of(compiler, watch)
     if len(compiler.query.objs) == 1 and sql.endswith(f" RETURNING {place}"):
-        noted = f"{sql.removesuffix(place)}{NOTE_FUNCTION}({told}, {place})"
+        recorded = f"{sql.removesuffix(place)}{NOTE_FUNCTION}({values}, {place})"
     else:
         # Cheaper for many rows, dearer for one.
-        noted = (
+        recorded = (
             f"WITH oncehouse_changed AS ({sql}) {_INTO} "  # noqa: S608
-            f"SELECT {told}, json_build_array({names_of(compiler, watch.fields)})::text FROM oncehouse_changed "
+            f"SELECT {values}, json_build_array({names_of(compiler, watch.fields)})::text FROM oncehouse_changed "
             "RETURNING substr(key, 2, length(key) - 2)::bigint"
         )
     cursor = compiler.connection.cursor()
     try:
-        _execute(cursor, noted, params)
+        _execute(cursor, recorded, params)
         return list(cursor.fetchall())
     finally:
         cursor.close()
@@ -89,7 +89,7 @@ def _execute(cursor: Any, statement: str, params: Sequence[Any]) -> None:
     try:
         cursor.execute(statement, params)
     except ProgrammingError as error:
-        tell_absent_tables(error)
+        explain_absent_tables(error)
         raise
 
 
@@ -114,4 +114,4 @@ def find_named_key(query: Any, watch: Watch) -> str | None:
     # Texts may be equal and not the same.
     if condition.lhs.target.column != watch.fields[0].column or type(value) not in {int, UUID}:
         return None
-    return spell_key([value])
+    return format_key([value])

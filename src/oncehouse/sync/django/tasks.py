@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from oncehouse.sync.discovery import choose_syncs
+from oncehouse.sync.discovery import select_syncs
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.model.model_sync import registered_syncs
 
@@ -19,7 +19,7 @@ __all__ = ["clickhouse_auto_sync", "sync_clickhouse_model"]
 @shared_task(ignore_result=True)
 def sync_clickhouse_model(name: str) -> None:
     """Rounds of one sync until nothing of it waits."""
-    [sync] = choose_syncs(_ours(), [name])
+    [sync] = select_syncs(_ours(), [name])
     sync.sync_batch_from_storage()
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import JSONField
 
 from oncehouse.sync.cdc.wal_tables import leave_out
-from oncehouse.sync.model.declaration import LoggedTable
+from oncehouse.sync.model.declaration import WalTable
 
 if TYPE_CHECKING:
     from oncehouse.sync.django.model_sync import ModelSync
     from oncehouse.sync.model.read_columns import ReadColumn
 
 
-def describe_log(sync: type[ModelSync]) -> LoggedTable:
+def describe_wal_table(sync: type[ModelSync]) -> WalTable:
     meta = sync.django_model._meta.concrete_model._meta  # noqa: SLF001 - Django's public door to a model
     columns: dict[str, str] = {}
     refused: list[str] = []
@@ -25,12 +25,12 @@ def describe_log(sync: type[ModelSync]) -> LoggedTable:
         )
     for column in sync.model_columns():
         field = _find_field(meta, column)
-        problem = _judge(meta, column, field)
+        problem = _explain_refusal(meta, column, field)
         if problem is None:
             columns[column.name] = field.column
         else:
             refused.append(leave_out(column.name, problem))
-    return LoggedTable(name=meta.db_table.replace('"', ""), columns=columns, refused=tuple(refused))
+    return WalTable(name=meta.db_table.replace('"', ""), columns=columns, refused=tuple(refused))
 
 
 def _find_field(meta: Any, column: ReadColumn) -> Any:
@@ -38,7 +38,7 @@ def _find_field(meta: Any, column: ReadColumn) -> Any:
     return next(named, None) if isinstance(column.source, str) else None
 
 
-def _judge(meta: Any, column: ReadColumn, field: Any) -> str | None:
+def _explain_refusal(meta: Any, column: ReadColumn, field: Any) -> str | None:
     if column.many is not None:
         return "the links of a many-to-many field are rows of another table"
     if field is None:

@@ -55,7 +55,7 @@ class CopiedRows:
     """As `spell_key` spells them."""
 
 
-def aggregate(sql: str, kinds: Sequence[pa.DataType]) -> str:
+def aggregate_as_csv(sql: str, kinds: Sequence[pa.DataType]) -> str:
     """A statement that gives the rows of this one as one CSV text."""
     names = [f"c{place}" for place in range(len(kinds))]
     # A null is empty, an empty text is quoted.
@@ -96,7 +96,7 @@ def read_csv(
         for array, type_ in zip(arrays, columns.values(), strict=True)
     ):
         return None
-    keys = _spell(table[key])
+    keys = _format_keys(table[key])
     if pc.count_distinct(keys).as_py() != len(keys):
         return None
     return CopiedRows(block=pa.RecordBatch.from_arrays(arrays, names=list(columns)), keys=keys)
@@ -144,6 +144,6 @@ def _fit(inner: ColumnType, array: pa.Array) -> pa.Array:
             return array.cast(arrow_type(inner))
 
 
-def _spell(key: pa.Array) -> pa.Array:
+def _format_keys(key: pa.Array) -> pa.Array:
     mark = '"' if key.type == UUID_TEXT else ""
     return pc.binary_join_element_wise(f"[{mark}", key.cast(pa.string()), f"{mark}]", "")

@@ -1,6 +1,6 @@
 """A sync class, read once: names checked, types parsed, the class's own settings over the program's.
 
-A `Source` is what a framework tells of a model; a `Declaration` is what rounds, plans and status work with.
+A `ModelSource` is what a framework says of a model; a `Declaration` is what rounds, plans and status work with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYNC_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_SYNC_NAME}}}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ModelSource:
     label: str
     """How people call the model, such as `shop.Order`."""
     table: str
@@ -40,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoggedTable:
+class WalTable:
     name: str
     """`table` or `schema.table` in the database."""
     columns: Mapping[str, str]
@@ -101,7 +101,7 @@ class Declaration:
 
 
 def declare(
-    *, name: str, source: Source, engine: Engine, own: Mapping[str, Any], settings: SyncSettings
+    *, name: str, source: ModelSource, engine: Engine, own: Mapping[str, Any], settings: SyncSettings
 ) -> Declaration:
     """`own` is what the class says of itself; None stands for the program's settings."""
     if not _SYNC_NAME.fullmatch(name):
@@ -133,7 +133,7 @@ def _own_columns(engine: Engine, storage: Any) -> dict[str, str]:
     return {**engine.own_columns(), **({BATCH_COLUMN: "UUID"} if storage == BY_CDC else {})}
 
 
-def _read_columns(name: str, source: Source, engine: Engine, storage: Any) -> dict[str, ColumnType]:
+def _read_columns(name: str, source: ModelSource, engine: Engine, storage: Any) -> dict[str, ColumnType]:
     columns: dict[str, ColumnType] = {}
     for column, type_ in source.columns.items():
         check(column)

@@ -20,7 +20,7 @@ _VERSION_TYPE = "UInt64"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class KeyReading:
     """What a round found for the keys of its operations."""
 
     number: int
@@ -28,12 +28,12 @@ class Reading:
     """By key, in the order of the sync's columns."""
     absent: Mapping[str, Row]
     """Keys that have no row: their key columns, defaults in all others."""
-    held: Mapping[str, Row] = field(default_factory=dict)
+    existing: Mapping[str, Row] = field(default_factory=dict)
     """What the table holds for these keys, with the engine's own version at the end where it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class EngineRows:
     """What is sent: rows of the sync's columns, and beside them columns of the engine's own."""
 
     rows: Sequence[Row]
@@ -64,10 +64,10 @@ class Engine:
         """Columns among the engine's arguments."""
         return ()
 
-    def choose_rows(self, reading: Reading) -> Rows:
+    def choose_rows(self, reading: KeyReading) -> EngineRows:
         raise NotImplementedError
 
-    def held_columns(self) -> tuple[str, ...]:
+    def version_columns(self) -> tuple[str, ...]:
         """Columns of the engine's own that are read with the rows that the table holds."""
         return ()
 
@@ -114,9 +114,9 @@ class Replacing(Engine):
             )
         return super().sorting_key(key)
 
-    def choose_rows(self, reading: Reading) -> Rows:
+    def choose_rows(self, reading: KeyReading) -> EngineRows:
         present, absent = list(reading.present.values()), list(reading.absent.values())
-        return Rows(
+        return EngineRows(
             rows=present + absent,
             own={
                 self.version: [reading.number] * (len(present) + len(absent)),
@@ -147,7 +147,7 @@ class Append(Engine):
     def number_column(self) -> str | None:
         return self.version
 
-    def choose_rows(self, reading: Reading) -> Rows:
+    def choose_rows(self, reading: KeyReading) -> EngineRows:
         present = list(reading.present.values())
         absent = list(reading.absent.values()) if self.deleted is not None else []
         own: dict[str, Sequence[int]] = {}
@@ -155,7 +155,7 @@ class Append(Engine):
             own[self.version] = [reading.number] * (len(present) + len(absent))
         if self.deleted is not None:
             own[self.deleted] = [0] * len(present) + [1] * len(absent)
-        return Rows(rows=present + absent, own=own)
+        return EngineRows(rows=present + absent, own=own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,23 +173,23 @@ class Collapsing(Engine):
     def arguments(self) -> tuple[str, ...]:
         return (self.sign,)
 
-    def choose_rows(self, reading: Reading) -> Rows:
+    def choose_rows(self, reading: KeyReading) -> EngineRows:
         rows, signs, _versions = self._collapse(reading, versions=False)
-        return Rows(rows=rows, own={self.sign: signs})
+        return EngineRows(rows=rows, own={self.sign: signs})
 
-    def _collapse(self, reading: Reading, *, versions: bool) -> tuple[list[Row], list[int], list[int]]:
+    def _collapse(self, reading: KeyReading, *, versions: bool) -> tuple[list[Row], list[int], list[int]]:
         rows: list[Row] = []
         signs: list[int] = []
         numbers: list[int] = []
         for key in (*reading.present, *reading.absent):
-            new, held = reading.present.get(key), reading.held.get(key)
-            old = held[:-1] if held is not None and versions else held
+            new, existing = reading.present.get(key), reading.existing.get(key)
+            old = existing[:-1] if existing is not None and versions else existing
             if new == old:
                 continue
-            if old is not None and held is not None:
+            if old is not None and existing is not None:
                 rows.append(old)
                 signs.append(-1)
-                numbers.append(held[-1] if versions else 0)
+                numbers.append(existing[-1] if versions else 0)
             if new is not None:
                 rows.append(new)
                 signs.append(1)
@@ -211,12 +211,12 @@ class VersionedCollapsing(Collapsing):
     def arguments(self) -> tuple[str, ...]:
         return (self.sign, self.version)
 
-    def held_columns(self) -> tuple[str, ...]:
+    def version_columns(self) -> tuple[str, ...]:
         return (self.version,)
 
     def number_column(self) -> str:
         return self.version
 
-    def choose_rows(self, reading: Reading) -> Rows:
+    def choose_rows(self, reading: KeyReading) -> EngineRows:
         rows, signs, versions = self._collapse(reading, versions=True)
-        return Rows(rows=rows, own={self.sign: signs, self.version: versions})
+        return EngineRows(rows=rows, own={self.sign: signs, self.version: versions})

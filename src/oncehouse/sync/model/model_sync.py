@@ -15,7 +15,7 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import Operation, read_key
 from oncehouse.sync.changes.storage_factory import choose_storage
-from oncehouse.sync.model.declaration import Declaration, Source, declare
+from oncehouse.sync.model.declaration import Declaration, ModelSource, declare
 from oncehouse.sync.model.engines import Engine as TableEngine
 from oncehouse.sync.model.engines import Replacing, Row
 from oncehouse.sync.model.read_columns import ReadColumn
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.sync.changes.storage import OperationStorage
     from oncehouse.sync.model.copy_columns import CopiedRows
-    from oncehouse.sync.model.declaration import LoggedTable
+    from oncehouse.sync.model.declaration import WalTable
 
 LONGEST_BACKOFF_SECONDS = 60.0
 
@@ -88,7 +88,7 @@ class ModelSync:
         return False
 
     @classmethod
-    def describe_source(cls) -> Source:
+    def describe_source(cls) -> ModelSource:
         raise NotImplementedError
 
     @classmethod
@@ -119,7 +119,7 @@ class ModelSync:
         raise NotImplementedError
 
     @classmethod
-    def describe_log(cls) -> LoggedTable:
+    def describe_wal_table(cls) -> WalTable:
         """What of the model's rows the database's log has, for a sync that the pipeline feeds."""
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ _RUN, _WAITING = "sync", "fill"
 
 
 @dataclass(kw_only=True)
-class Hold:
+class SyncLease:
     engine: Engine
     leases: BucketLeases
     tokens: Mapping[int, int]
@@ -61,9 +61,9 @@ class Hold:
 
 
 @contextmanager
-def hold_sync(
+def hold_lease(
     engine: Engine, declared: Declaration, *, wait: Callable[[], bool] | None = None
-) -> Iterator[Hold | None]:
+) -> Iterator[SyncLease | None]:
     """None where another process holds it. `wait` pauses before the next look, and says whether to look again."""
     leases = BucketLeases(
         engine,
@@ -74,7 +74,7 @@ def hold_sync(
         lease_seconds=declared.lease_seconds,
         tables=lease_tables,
     )
-    hold = Hold(engine=engine, leases=leases, tokens={}, renew_at=0.0)
+    hold = SyncLease(engine=engine, leases=leases, tokens={}, renew_at=0.0)
     try:
         hold.renew()
         while wait is not None and not hold.is_held and wait():

@@ -18,7 +18,7 @@ _LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class FailedRun:
     sync: str
     error: Exception
 
@@ -29,10 +29,10 @@ class Failure:
         return told if told.startswith(f"Sync {self.sync}: ") else f"{self.sync}: {told}"
 
 
-Outcome = RunResult | Failure
+RunOutcome = RunResult | FailedRun
 
 
-def run_once(syncs: Iterable[type[ModelSync]], *, threads: int = DEFAULT_THREADS) -> list[Outcome]:
+def run_once(syncs: Iterable[type[ModelSync]], *, threads: int = DEFAULT_THREADS) -> list[RunOutcome]:
     """Each of them until nothing of it waits, due or not."""
     with ThreadPoolExecutor(threads, thread_name_prefix="sync") as pool:
         return list(pool.map(_run, syncs))
@@ -42,11 +42,11 @@ def run_until_stopped(
     syncs: Sequence[type[ModelSync]],
     stop: threading.Event,
     *,
-    report: Callable[[Outcome], None],
+    report: Callable[[RunOutcome], None],
     threads: int = DEFAULT_THREADS,
 ) -> None:
     """Look what is due and run it; a stop lets what has begun finish."""
-    running: dict[type[ModelSync], Future[Outcome | None]] = {}
+    running: dict[type[ModelSync], Future[RunOutcome | None]] = {}
     with ThreadPoolExecutor(threads, thread_name_prefix="sync") as pool:
         while not stop.is_set():
             for sync in syncs:
@@ -59,20 +59,20 @@ def run_until_stopped(
                     report(outcome)
 
 
-def _run_if_due(sync: type[ModelSync]) -> Outcome | None:
+def _run_if_due(sync: type[ModelSync]) -> RunOutcome | None:
     try:
         if not sync.need_sync():
             return None
     except Exception as error:  # noqa: BLE001 - the edge of a sync: whatever it is must leave the others alone
-        return Failure(sync=_name(sync), error=error)
+        return FailedRun(sync=_name(sync), error=error)
     return _run(sync)
 
 
-def _run(sync: type[ModelSync]) -> Outcome:
+def _run(sync: type[ModelSync]) -> RunOutcome:
     try:
         return run_sync(sync)
     except Exception as error:  # noqa: BLE001 - as above; the user's own steps may raise anything
-        return Failure(sync=_name(sync), error=error)
+        return FailedRun(sync=_name(sync), error=error)
     finally:
         sync.release_connections()
 

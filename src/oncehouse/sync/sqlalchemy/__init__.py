@@ -14,7 +14,7 @@ The names below are imported when they are first asked for. Start in `model_sync
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncehouse.sync.changes.change import Kind, Operation
+    from oncehouse.sync.changes.change import Operation, OperationKind
     from oncehouse.sync.changes.storage import OperationStorage
     from oncehouse.sync.model.engines import Append, Collapsing, Replacing, VersionedCollapsing
     from oncehouse.sync.sqlalchemy.columns import Column
@@ -26,10 +26,10 @@ __all__ = [
     "Append",
     "Collapsing",
     "Column",
-    "Kind",
     "ModelSerializer",
     "ModelSync",
     "Operation",
+    "OperationKind",
     "OperationStorage",
     "Replacing",
     "VersionedCollapsing",
@@ -40,7 +40,7 @@ _HOMES = {
     "Append": "model.engines",
     "Collapsing": "model.engines",
     "Column": "sqlalchemy.columns",
-    "Kind": "changes.change",
+    "OperationKind": "changes.change",
     "ModelSerializer": "sqlalchemy.serializers",
     "ModelSync": "sqlalchemy.model_sync",
     "Operation": "changes.change",

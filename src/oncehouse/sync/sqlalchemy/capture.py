@@ -17,11 +17,11 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import ORMExecuteState, Session
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.changes.register import SqlAlchemyWriter
 from oncehouse.sync.sqlalchemy import statements
 from oncehouse.sync.sqlalchemy.changed_keys import (
-    Told,
+    ChangedKeys,
     columns_of,
     keep_children,
     look_up,
@@ -30,8 +30,8 @@ from oncehouse.sync.sqlalchemy.changed_keys import (
     stay_among,
 )
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
-from oncehouse.sync.sqlalchemy.single_statement import Joint, can_join, find_joint
-from oncehouse.sync.sqlalchemy.sources import is_same_database, show_source
+from oncehouse.sync.sqlalchemy.single_statement import CombinedStatement, can_combine, find_combined
+from oncehouse.sync.sqlalchemy.sources import format_source, is_same_database
 from oncehouse.sync.sqlalchemy.watches import Watch, find_namesakes, find_watches
 from oncehouse.sync.tables import ABSENT, ABSENT_STATES
 
@@ -46,9 +46,9 @@ _RETURNED = "oncehouse_sync_returned"
 class Capture:
     statement: Any
     """The user's, or one that also returns what has to be known."""
-    collect: Callable[[Any], Iterable[Told]]
+    collect: Callable[[Any], Iterable[ChangedKeys]]
     """After it ran: from its result to keys."""
-    joint: Joint | None = None
+    joint: CombinedStatement | None = None
     """How the operations become a part of the statement, where they can."""
     is_joined: bool = False
     """They did: nothing has to be collected."""
@@ -59,7 +59,7 @@ class _Returned:
     """An execution option: what a statement on this table returns for us is taken where the session ran it."""
 
     table: Any
-    old: list[Told] = field(default_factory=list)
+    old: list[ChangedKeys] = field(default_factory=list)
     """Looked up when the statement runs, behind the session's flush and its own look at the statement's condition."""
 
 
@@ -74,9 +74,9 @@ def listeners() -> list[tuple[Any, str, Callable[..., Any], dict[str, Any]]]:
     """What notices: whom it listens to, to which event, and how."""
     return [
         (Engine, "before_execute", _before, {"retval": True}),
-        (Engine, "before_cursor_execute", _join, {"retval": True}),
+        (Engine, "before_cursor_execute", _combine_statement, {"retval": True}),
         (Engine, "after_execute", _after, {}),
-        (Engine, "handle_error", _tell_absent_tables, {}),
+        (Engine, "handle_error", _explain_absent_tables, {}),
         (Engine, "commit", _forget_failed, {}),
         (Engine, "rollback", _forget_failed, {}),
         (Session, "do_orm_execute", _execute_returning, {}),
@@ -84,7 +84,7 @@ def listeners() -> list[tuple[Any, str, Callable[..., Any], dict[str, Any]]]:
 
 
 def register_keys(
-    connection: Connection, sync: type[ModelSync], kind: Kind, keys: Iterable[Sequence[Any]]
+    connection: Connection, sync: type[ModelSync], kind: OperationKind, keys: Iterable[Sequence[Any]]
 ) -> None:
     check_place(connection, sync, {})
     spelled = sync.spell_keys(keys)
@@ -97,8 +97,8 @@ def check_place(connection: Connection, sync: type[ModelSync], options: Mapping[
     name = sync.declaration().name
     if not is_same_database(connection.engine, sync.source_of_rows()):
         raise ConfigurationError(
-            f"{name}: its rows changed in {show_source(connection.engine)}, and it reads "
-            f"{show_source(sync.source_of_rows())}, where the change would not be found. Give it that engine as its "
+            f"{name}: its rows changed in {format_source(connection.engine)}, and it reads "
+            f"{format_source(sync.source_of_rows())}, where the change would not be found. Give it that engine as its "
             f"`source` (or the same URL); for changes that are not to be synced set the option {OPTION}=False"
         )
     given = {**connection.get_execution_options(), **options}
@@ -123,7 +123,7 @@ def _before(
         return statement, many, one
     watches = find_watches(table)
     if not watches:
-        _refuse_stranger(connection, table)
+        _refuse_unknown_table(connection, table)
         return statement, many, one
     returned: _Returned | None = options.get(_RETURNED)
     if returned is not None and returned.table == table:
@@ -139,7 +139,7 @@ def _before(
     return capture.statement, many, one
 
 
-def _join(
+def _combine_statement(
     connection: Connection, _cursor: Any, statement: str, parameters: Any, context: Any, _many: bool
 ) -> tuple[str, Any]:
     pending: list[Capture] | None = connection.info.get(_PENDING)
@@ -152,7 +152,7 @@ def _join(
     return prepared or (statement, parameters)
 
 
-def _tell_absent_tables(context: ExceptionContext) -> None:
+def _explain_absent_tables(context: ExceptionContext) -> None:
     error = context.original_exception
     state = getattr(error, "sqlstate", getattr(error, "pgcode", None))
     if state in ABSENT_STATES and "oncehouse_sync" in str(error):
@@ -192,13 +192,13 @@ def _plan_joint(
     parameters: statements.Parameters,
 ) -> Capture | None:
     """For the flush of one row: all that can be known of its statement is known from the last time."""
-    if len(watches) != 1 or len(parameters) != 1 or not can_join(connection, watches[0]):
+    if len(watches) != 1 or len(parameters) != 1 or not can_combine(connection, watches[0]):
         return None
-    joint = find_joint(connection, statement, watches[0], parameters[0])
+    joint = find_combined(connection, statement, watches[0], parameters[0])
     if joint is None:
         return None
 
-    def collect(result: Any) -> Iterable[Told]:
+    def collect(result: Any) -> Iterable[ChangedKeys]:
         return _plan(connection, statement, table, watches, parameters).collect(result)
 
     return Capture(statement=statement, collect=collect, joint=joint)
@@ -219,13 +219,13 @@ def _plan(
 
 def _plan_insert(statement: Insert, watches: Sequence[Watch], parameters: statements.Parameters) -> Capture:
     _refuse_moves_on_conflict(statement, watches)
-    told: list[Told] = []
+    changed_keys: list[ChangedKeys] = []
     by_key: list[Watch] = []
     returned: list[Watch] = []
     for watch in watches:
         given = statements.given_values(statement, watch.columns, parameters)
         if given is not None:
-            told.append(Told(watch=watch, kind=Kind.INSERT, keys=given))
+            changed_keys.append(ChangedKeys(watch=watch, kind=OperationKind.INSERT, keys=given))
         elif statements.tells_keys(statement, watch.columns, parameters):
             by_key.append(watch)
         else:
@@ -234,14 +234,14 @@ def _plan_insert(statement: Insert, watches: Sequence[Watch], parameters: statem
         _refuse_returning(statement, returned)
         statement = statements.ask_for(statement, columns_of(returned))
 
-    def collect(result: Any) -> Iterable[Told]:
-        yield from told
+    def collect(result: Any) -> Iterable[ChangedKeys]:
+        yield from changed_keys
         for watch in by_key:
             rows = [row._mapping for row in result.inserted_primary_key_rows]  # noqa: SLF001 - public in spite of it
-            yield Told(watch=watch, kind=Kind.INSERT, keys=pick(rows, watch, by_name=True))
+            yield ChangedKeys(watch=watch, kind=OperationKind.INSERT, keys=pick(rows, watch, by_name=True))
         rows = _take_returned(result) if returned else []
         for watch in returned:
-            yield Told(watch=watch, kind=Kind.INSERT, keys=pick(rows, watch))
+            yield ChangedKeys(watch=watch, kind=OperationKind.INSERT, keys=pick(rows, watch))
 
     return Capture(statement=statement, collect=collect)
 
@@ -255,7 +255,7 @@ def _plan_by_key(
 ) -> Capture | None:
     """Where the statement's condition says which rows it changes, as in every flush. None where it does not."""
     kind = _kind_of(statement)
-    told: list[Told] = []
+    changed_keys: list[ChangedKeys] = []
     looked_up: list[Watch] = []
     for watch in watches:
         change = statements.fixed_keys(statement, watch.columns, parameters)
@@ -264,25 +264,29 @@ def _plan_by_key(
             continue
         before, after = change
         if before != after:
-            told.append(Told(watch=watch, kind=Kind.DELETE, keys=before))
-        told.append(Told(watch=watch, kind=kind, keys=after))
+            changed_keys.append(ChangedKeys(watch=watch, kind=OperationKind.DELETE, keys=before))
+        changed_keys.append(ChangedKeys(watch=watch, kind=kind, keys=after))
     key = tuple(table.primary_key)
     rows = statements.fixed_keys(statement, key, parameters) if looked_up and key else ([], [])
     if rows is None or (looked_up and not key):
         return None
     old = [
-        Told(watch=watch, kind=kind, keys=look_up(connection, key, rows[0], columns=watch.columns, lock=True))
+        ChangedKeys(
+            watch=watch, kind=kind, keys=look_up(connection, key, rows[0], columns=watch.columns, lock=True)
+        )
         for watch in looked_up
-        if kind is Kind.DELETE or statements.sets_any(statement, watch.columns, parameters)
+        if kind is OperationKind.DELETE or statements.sets_any(statement, watch.columns, parameters)
     ]
     if any(len(one.keys) < len(rows[0]) for one in old):
         # A row that is not there was not locked and may come until the statement runs.
         statement = stay_among(statement, old, connection.dialect)
 
-    def collect(_result: Any) -> Iterable[Told]:
-        yield from (*told, *old)
-        for watch in looked_up if kind is Kind.UPDATE else ():
-            yield Told(watch=watch, kind=kind, keys=look_up(connection, key, rows[1], columns=watch.columns))
+    def collect(_result: Any) -> Iterable[ChangedKeys]:
+        yield from (*changed_keys, *old)
+        for watch in looked_up if kind is OperationKind.UPDATE else ():
+            yield ChangedKeys(
+                watch=watch, kind=kind, keys=look_up(connection, key, rows[1], columns=watch.columns)
+            )
 
     return Capture(statement=statement, collect=collect)
 
@@ -305,7 +309,7 @@ def _plan_returning(
     held = stay_among(statement, old, connection.dialect)
     asking = statements.ask_for(held, columns_of(watches))
 
-    def collect(result: Any) -> Iterable[Told]:
+    def collect(result: Any) -> Iterable[ChangedKeys]:
         rows = _take_returned(result)
         if result.rowcount > len(rows):
             raise ConfigurationError(
@@ -318,11 +322,11 @@ def _plan_returning(
 
 
 def _tell_returned(
-    statement: Any, watches: Sequence[Watch], old: Sequence[Told], rows: Sequence[Mapping[Any, Any]]
-) -> Iterable[Told]:
+    statement: Any, watches: Sequence[Watch], old: Sequence[ChangedKeys], rows: Sequence[Mapping[Any, Any]]
+) -> Iterable[ChangedKeys]:
     yield from old
     for watch in watches:
-        yield Told(watch=watch, kind=_kind_of(statement), keys=pick(rows, watch))
+        yield ChangedKeys(watch=watch, kind=_kind_of(statement), keys=pick(rows, watch))
 
 
 def _execute_returning(state: ORMExecuteState) -> Any:
@@ -366,7 +370,7 @@ def _refuse_returning(statement: Any, watches: Sequence[Watch]) -> None:
         )
 
 
-def _refuse_stranger(connection: Connection, table: Any) -> None:
+def _refuse_unknown_table(connection: Connection, table: Any) -> None:
     """Another object for a table that is watched: reflected once more, or made for a migration."""
     for watch in find_namesakes(table):
         if is_same_database(connection.engine, watch.sync.source_of_rows()):
@@ -388,13 +392,13 @@ def _refuse_moves_on_conflict(statement: Insert, watches: Sequence[Watch]) -> No
             )
 
 
-def _register(connection: Connection, told: Iterable[Told]) -> None:
-    for one in told:
+def _register(connection: Connection, changed_keys: Iterable[ChangedKeys]) -> None:
+    for one in changed_keys:
         sync, keys, kind = one.watch.sync, one.keys, one.kind
         if one.watch.child_key:
-            keys, kind = keep_children(connection, one), Kind.UPDATE
+            keys, kind = keep_children(connection, one), OperationKind.UPDATE
         elif not one.watch.is_own:
-            kind = Kind.UPDATE
+            kind = OperationKind.UPDATE
         spelled = sync.spell_keys(keys)
         if spelled:
             writer = SqlAlchemyWriter(connection)
@@ -409,7 +413,7 @@ def _take_returned(result: Any) -> list[Mapping[Any, Any]]:
     return [row._mapping for row in rows]  # noqa: SLF001 - public in spite of its name
 
 
-def _kind_of(statement: Any) -> Kind:
+def _kind_of(statement: Any) -> OperationKind:
     if isinstance(statement, Insert):
-        return Kind.INSERT
-    return Kind.DELETE if isinstance(statement, Delete) else Kind.UPDATE
+        return OperationKind.INSERT
+    return OperationKind.DELETE if isinstance(statement, Delete) else OperationKind.UPDATE

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Update, or_, select
 
 from oncehouse.messaging.database import wrapped_errors
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.sqlalchemy import statements
 from oncehouse.sync.sqlalchemy.key_conditions import is_among, is_listed
 from oncehouse.sync.sqlalchemy.watches import Watch
@@ -26,11 +26,11 @@ Keys = list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ChangedKeys:
     """Keys of changed rows, by watch."""
 
     watch: Watch
-    kind: Kind
+    kind: OperationKind
     keys: Keys
 
 
@@ -40,7 +40,7 @@ def look_up_moved(
     table: Any,
     watches: Sequence[Watch],
     parameters: statements.Parameters,
-) -> list[Told]:
+) -> list[ChangedKeys]:
     """The keys that rows have before an UPDATE gives them others. The rows are locked: they cannot move meanwhile."""
     moved = [watch for watch in watches if statements.sets_any(statement, watch.columns, parameters)]
     if not moved or not isinstance(statement, Update):
@@ -49,10 +49,10 @@ def look_up_moved(
     if statement.whereclause is not None:
         asked = asked.where(statement.whereclause)
     rows = [row._mapping for row in connection.execute(asked, dict(parameters[0]))]  # noqa: SLF001 - public
-    return [Told(watch=watch, kind=Kind.DELETE, keys=pick(rows, watch)) for watch in moved]
+    return [ChangedKeys(watch=watch, kind=OperationKind.DELETE, keys=pick(rows, watch)) for watch in moved]
 
 
-def stay_among(statement: Any, old: Sequence[Told], dialect: Dialect) -> Any:
+def stay_among(statement: Any, old: Sequence[ChangedKeys], dialect: Dialect) -> Any:
     """The statement on rows of these keys alone, and on rows that belong to nobody."""
     for one in old:
         columns = one.watch.columns
@@ -79,9 +79,9 @@ def look_up(
     return found
 
 
-def keep_children(connection: Connection, told: Told) -> Keys:
+def keep_children(connection: Connection, told: ChangedKeys) -> Keys:
     """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
-    if told.kind is not Kind.UPDATE or not told.keys:
+    if told.kind is not OperationKind.UPDATE or not told.keys:
         return []
     key = told.watch.child_key
     return look_up(connection, key, told.keys, columns=key)

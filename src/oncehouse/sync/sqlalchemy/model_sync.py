@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session, scoped_session
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.database import reading
 from oncehouse.sync.backfill.row_estimate import read_statistics
-from oncehouse.sync.changes.change import Kind, Operation, distinct_keys, read_key, spell_key
-from oncehouse.sync.model.declaration import LoggedTable, Source
+from oncehouse.sync.changes.change import Operation, OperationKind, distinct_keys, format_key, read_key
+from oncehouse.sync.model.declaration import ModelSource, WalTable
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.model.model_sync import RunResult
@@ -29,7 +29,7 @@ from oncehouse.sync.sqlalchemy.columns import (
 )
 from oncehouse.sync.sqlalchemy.key_conditions import is_among
 from oncehouse.sync.sqlalchemy.serializers import ModelSerializer
-from oncehouse.sync.sqlalchemy.wal_tables import describe_log
+from oncehouse.sync.sqlalchemy.wal_tables import describe_wal_table
 from oncehouse.sync.tables import ABSENT
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ModelSync(CoreModelSync):
     """The mapped class."""
     model_serializer: ClassVar[type[ModelSerializer] | None] = None
     """Makes rows of objects. Without one rows are read straight from the database, which is much quicker."""
-    source: ClassVar[sources.Source | None] = None
+    source: ClassVar[sources.SourceAddress | None] = None
     """The database that has the rows, as a URL or an engine; that of `configure` where it is not given."""
     watch: ClassVar[Mapping[Any, Any]] = {}
     """Other classes whose changes have a row synced again: class -> its attribute (or attributes, or its many-to-one
@@ -76,9 +76,9 @@ class ModelSync(CoreModelSync):
         return cls.model_serializer
 
     @classmethod
-    def describe_source(cls) -> Source:
+    def describe_source(cls) -> ModelSource:
         mapper = find_mapper(cls.model)
-        return Source(
+        return ModelSource(
             label=f"{cls.model.__module__}.{cls.model.__name__}",
             table=str(getattr(mapper.local_table, "name", "")),
             columns={column.name: column.type for column in cls.model_columns()},
@@ -90,7 +90,7 @@ class ModelSync(CoreModelSync):
         return sources.configured_settings()
 
     @classmethod
-    def source_of_rows(cls) -> sources.Source:
+    def source_of_rows(cls) -> sources.SourceAddress:
         return sources.find_source(cls.source, cls.sync_name or cls.__name__)
 
     @classmethod
@@ -98,8 +98,8 @@ class ModelSync(CoreModelSync):
         return sources.open_source_engine(cls.source_of_rows())
 
     @classmethod
-    def describe_log(cls) -> LoggedTable:
-        return describe_log(cls)
+    def describe_wal_table(cls) -> WalTable:
+        return describe_wal_table(cls)
 
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
@@ -124,7 +124,7 @@ class ModelSync(CoreModelSync):
         forms = cls.key_forms()
         return list(
             dict.fromkeys(
-                spell_key([form(value) for form, value in zip(forms, key, strict=True)])
+                format_key([form(value) for form, value in zip(forms, key, strict=True)])
                 for key in keys
                 if not any(value is None for value in key)
             )
@@ -174,7 +174,9 @@ class ModelSync(CoreModelSync):
             return int(connection.execute(asked).scalar_one())
 
     @classmethod
-    def register(cls, writer: Session | Connection, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:
+    def register(
+        cls, writer: Session | Connection, keys: Iterable[Any], kind: OperationKind = OperationKind.UPDATE
+    ) -> None:
         """Have the rows of these keys synced: for changes by raw SQL, in whose session or connection it is called.
 
         With an AsyncSession: `await session.run_sync(UserSync.register, keys)`. Of a sync that CDC feeds the log tells

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Delete, Insert, types
 
-from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.sqlalchemy import statements
 from oncehouse.sync.sqlalchemy.watches import Watch
@@ -31,7 +31,7 @@ class NamedKey:
     """The key of the row that a statement changes, known before it runs."""
 
     sync: str
-    kind: Kind
+    kind: OperationKind
     key: str
 
     def join(self, statement: str, parameters: Mapping[str, Any]) -> Prepared | None:
@@ -58,11 +58,11 @@ class ReturnedKey:
         if not statement.startswith("INSERT ") or not statement.endswith(returning):
             return None
         place = f"{self.table}.{self.column}"
-        noting = f"{NOTE_FUNCTION}('{self.sync}', '{Kind.INSERT}', {place}) AS {self.column}"
+        noting = f"{NOTE_FUNCTION}('{self.sync}', '{OperationKind.INSERT}', {place}) AS {self.column}"
         return statement.removesuffix(place) + noting, parameters
 
 
-Joint = NamedKey | ReturnedKey
+CombinedStatement = NamedKey | ReturnedKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class _Shape:
     """What is known of a statement whatever its parameters."""
 
     watch: Watch
-    kind: Kind
+    kind: OperationKind
     key_columns: tuple[str, ...]
     """If one of them is among the parameters, the statement sets it: an INSERT names its key, an UPDATE moves it."""
     binds: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class _Shape:
 _shapes: WeakKeyDictionary[Any, _Shape | None] = WeakKeyDictionary()
 
 
-def can_join(connection: Connection, watch: Watch) -> bool:
+def can_combine(connection: Connection, watch: Watch) -> bool:
     dialect = connection.dialect
     return (
         watch.is_own
@@ -91,7 +91,9 @@ def can_join(connection: Connection, watch: Watch) -> bool:
     )
 
 
-def find_joint(connection: Connection, statement: Any, watch: Watch, one: Mapping[str, Any]) -> Joint | None:
+def find_combined(
+    connection: Connection, statement: Any, watch: Watch, one: Mapping[str, Any]
+) -> CombinedStatement | None:
     """For a statement on the class's own table with one set of parameters."""
     shape = _shapes.get(statement)
     if shape is None or shape.watch is not watch:
@@ -101,14 +103,18 @@ def find_joint(connection: Connection, statement: Any, watch: Watch, one: Mappin
     if shape is None:
         return None
     if one.keys().isdisjoint(shape.key_columns):
-        if shape.kind is Kind.INSERT:
+        if shape.kind is OperationKind.INSERT:
             return shape.returned
         return _name_key(watch, shape.kind, [one.get(name) for name in shape.binds])
-    given = statements.given_values(statement, watch.columns, [one]) if shape.kind is Kind.INSERT else None
-    return _name_key(watch, Kind.INSERT, given[0]) if given else None
+    given = (
+        statements.given_values(statement, watch.columns, [one])
+        if shape.kind is OperationKind.INSERT
+        else None
+    )
+    return _name_key(watch, OperationKind.INSERT, given[0]) if given else None
 
 
-def _name_key(watch: Watch, kind: Kind, key: Sequence[Any]) -> NamedKey | None:
+def _name_key(watch: Watch, kind: OperationKind, key: Sequence[Any]) -> NamedKey | None:
     spelled = watch.sync.spell_keys([key])
     return NamedKey(sync=watch.sync.declaration().name, kind=kind, key=spelled[0]) if spelled else None
 
@@ -118,11 +124,11 @@ def _find_shape(connection: Connection, statement: Any, watch: Watch) -> _Shape 
     if isinstance(statement, Insert):
         is_left = statements.leaves_key(statement, watch.columns)
         returned = _returned_key(connection, watch) if is_left else None
-        return _Shape(watch=watch, kind=Kind.INSERT, key_columns=key_columns, returned=returned)
+        return _Shape(watch=watch, kind=OperationKind.INSERT, key_columns=key_columns, returned=returned)
     binds = statements.key_binds(statement, watch.columns)
     if binds is None:
         return None
-    kind = Kind.DELETE if isinstance(statement, Delete) else Kind.UPDATE
+    kind = OperationKind.DELETE if isinstance(statement, Delete) else OperationKind.UPDATE
     return _Shape(watch=watch, kind=kind, key_columns=key_columns, binds=binds)
 
 

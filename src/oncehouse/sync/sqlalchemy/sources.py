@@ -19,7 +19,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
 from oncehouse.sync.settings import SyncSettings, check_names, read_settings
 
-Source = str | URL | Engine | AsyncEngine
+SourceAddress = str | URL | Engine | AsyncEngine
 
 _SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
 
@@ -30,7 +30,7 @@ _first_process = os.getpid()
 _lock = threading.Lock()
 
 
-def configure(source: Source, **settings: Any) -> None:
+def configure(source: SourceAddress, **settings: Any) -> None:
     """The database with the rows, as a URL or an engine, and settings such as `CLICKHOUSE_DATABASES`.
 
     Call it before changes are made, in every process of the program. Syncs that have a `source` of their own keep it.
@@ -48,8 +48,8 @@ def configured_settings() -> SyncSettings:
     return settings
 
 
-def find_source(own: Source | None, sync: str) -> Source:
-    found: Source | None = _configured["source"] if own is None else own
+def find_source(own: SourceAddress | None, sync: str) -> SourceAddress:
+    found: SourceAddress | None = _configured["source"] if own is None else own
     if found is None:
         raise ConfigurationError(
             f"{sync} does not know which database its rows are in: call oncehouse.sync.sqlalchemy.configure(…) with "
@@ -58,7 +58,7 @@ def find_source(own: Source | None, sync: str) -> Source:
     return found
 
 
-def open_source_engine(source: Source) -> Engine:
+def open_source_engine(source: SourceAddress) -> Engine:
     """An engine for rounds: the program's own where it gave one, else one a URL and process."""
     if isinstance(source, Engine) and source.dialect.name == "postgresql":
         return _renew(source).execution_options(isolation_level="READ COMMITTED")
@@ -87,7 +87,7 @@ def _renew(engine: Engine) -> Engine:
     return engine
 
 
-def is_same_database(engine: Engine, source: Source) -> bool:
+def is_same_database(engine: Engine, source: SourceAddress) -> bool:
     given = source.sync_engine if isinstance(source, AsyncEngine) else source
     if isinstance(given, Engine) and given.pool is engine.pool:
         return True
@@ -96,11 +96,11 @@ def is_same_database(engine: Engine, source: Source) -> bool:
     return ours == theirs and bool(engine.url.database)
 
 
-def show_source(source: Source) -> str:
+def format_source(source: SourceAddress) -> str:
     return _url_of(source).render_as_string(hide_password=True)
 
 
-def _url_of(source: Source) -> URL:
+def _url_of(source: SourceAddress) -> URL:
     if isinstance(source, str):
         return _parse(source)
     return source if isinstance(source, URL) else source.url

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Column, Table, TypeCoerce, types
 
 from oncehouse.sync.cdc.wal_tables import leave_out
-from oncehouse.sync.model.declaration import LoggedTable
+from oncehouse.sync.model.declaration import WalTable
 from oncehouse.sync.model.read_columns import ReadColumn
 from oncehouse.sync.sqlalchemy.columns import find_mapper
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 
 
-def describe_log(sync: type[ModelSync]) -> LoggedTable:
+def describe_wal_table(sync: type[ModelSync]) -> WalTable:
     mapper = find_mapper(sync.model)
     table = mapper.local_table
     assert isinstance(table, Table)  # noqa: S101 - for the type checker: `find_mapper` refuses others
@@ -33,13 +33,13 @@ def describe_log(sync: type[ModelSync]) -> LoggedTable:
         )
     for column in sync.model_columns():
         found = _find_column(table, column.source)
-        problem = _judge(table, column, found)
+        problem = _explain_refusal(table, column, found)
         if problem is None and found is not None:
             columns[column.name] = str(found.name)
         else:
             refused.append(leave_out(column.name, problem or ""))
     name = f"{table.schema}.{table.name}" if table.schema else table.name
-    return LoggedTable(name=name, columns=columns, refused=tuple(refused))
+    return WalTable(name=name, columns=columns, refused=tuple(refused))
 
 
 def _find_column(table: Table, source: Any) -> Column[Any] | None:
@@ -58,7 +58,7 @@ def _is_converted(type_: Any) -> bool:
     )
 
 
-def _judge(table: Table, column: ReadColumn, found: Column[Any] | None) -> str | None:
+def _explain_refusal(table: Table, column: ReadColumn, found: Column[Any] | None) -> str | None:
     if column.many is not None:
         return "the links of a relationship are rows of another table"
     if found is None:

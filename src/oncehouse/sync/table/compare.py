@@ -46,7 +46,7 @@ _OWN: dict[str, ColumnType] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Differing:
+class DifferingKey:
     """A key whose row in the database is not what the table shows."""
 
     place: int
@@ -59,7 +59,7 @@ class Differing:
     """The table has one."""
 
 
-class ShownRows:
+class VisibleRows:
     def __init__(self, client: Client, declared: Declaration) -> None:
         self._client = client
         self._declared = declared
@@ -104,7 +104,7 @@ class ShownRows:
         }
         return totals.get(0) == totals.get(1)
 
-    def find_differing(self, present: Sequence[Row], absent: Sequence[Row]) -> list[Differing]:
+    def find_differing(self, present: Sequence[Row], absent: Sequence[Row]) -> list[DifferingKey]:
         number = self._declared.engine.number_column()
         numbered = f"max({quote(number)})" if number else "0"
         count, checksum = f"ifNull({_COUNT}, 0)", f"ifNull({_SHOWN_HASH}, 0)"
@@ -119,7 +119,7 @@ class ShownRows:
             absent,
         )
         return [
-            Differing(
+            DifferingKey(
                 place=place, absent=bool(gone), shown=count > 0, state=(gone, ours, count, theirs, read)
             )
             for place, gone, ours, count, theirs, read in found

@@ -168,7 +168,7 @@ def _find_problems(facts: TableFacts, declared: Declaration) -> list[str]:
     wanted = declared.engine.sorting_key(declared.key)
     # ClickHouse sorts a VersionedCollapsingMergeTree by the version too, without being told.
     if _plain(facts.sorting_key) not in {
-        _plain(", ".join(names)) for names in (wanted, (*wanted, *declared.engine.held_columns()))
+        _plain(", ".join(names)) for names in (wanted, (*wanted, *declared.engine.version_columns()))
     }:
         problems.append(
             f"it is sorted by ({facts.sorting_key}), and the sync needs ({', '.join(wanted)}): make a new table"

@@ -9,7 +9,7 @@ from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.insert.repeatable_block import encode_block
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.column_types.types import ColumnType, Integer, clickhouse_name
-from oncehouse.sync.changes.change import spell_key
+from oncehouse.sync.changes.change import format_key
 from oncehouse.sync.model.arrow_rows import make_block
 from oncehouse.sync.model.declaration import Declaration
 from oncehouse.sync.model.engines import Row
@@ -21,12 +21,12 @@ _KEYS = "oncehouse_keys"
 _PLACE = "oncehouse_place"
 
 
-def read_held_rows(client: Client, declared: Declaration, rows: Sequence[Row]) -> dict[str, Row]:
+def read_existing_rows(client: Client, declared: Declaration, rows: Sequence[Row]) -> dict[str, Row]:
     """By key, for the keys of `rows`. The caller's former batch has been accepted, so nothing is under way."""
     key_types = {name: declared.columns[name] for name in declared.key}
     keys = [[row[place] for row in rows] for place in declared.key_places]
     names = ", ".join(quote(name) for name in declared.key)
-    wanted = ", ".join(quote(name) for name in (*declared.columns, *declared.engine.held_columns()))
+    wanted = ", ".join(quote(name) for name in (*declared.columns, *declared.engine.version_columns()))
     found = _ask(
         client,
         declared,
@@ -35,10 +35,10 @@ def read_held_rows(client: Client, declared: Declaration, rows: Sequence[Row]) -
         key_types,
         keys,
     )
-    return {spell_key([row[place] for place in declared.key_places]): tuple(row) for row in found}
+    return {format_key([row[place] for place in declared.key_places]): tuple(row) for row in found}
 
 
-def find_held_keys(client: Client, declared: Declaration, rows: Sequence[Row]) -> set[str]:
+def find_existing_keys(client: Client, declared: Declaration, rows: Sequence[Row]) -> set[str]:
     """Of the keys of these rows those that the table has a row of, deleted or cancelled ones included."""
     if not rows:
         return set()
@@ -55,7 +55,7 @@ def find_held_keys(client: Client, declared: Declaration, rows: Sequence[Row]) -
         values,
     )
     # By their places, so that nothing depends on how ClickHouse spells a key.
-    return {spell_key([rows[place][at] for at in declared.key_places]) for (place,) in found}
+    return {format_key([rows[place][at] for at in declared.key_places]) for (place,) in found}
 
 
 def _ask(

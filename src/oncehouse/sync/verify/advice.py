@@ -7,7 +7,7 @@ from oncehouse.sync.verify.verify import Difference, VerifyReport
 EXAMPLES = 5
 
 
-def tell_differences(report: VerifyReport) -> list[str]:
+def describe_differences(report: VerifyReport) -> list[str]:
     """A line for each kind that was found, then advice."""
     lines = [
         f"{kind}: {', '.join(keys[:EXAMPLES])}{', …' if len(keys) > EXAMPLES else ''}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from oncehouse.sync.backfill.progress import Report, ignore
-from oncehouse.sync.backfill.replay import register_again
+from oncehouse.sync.backfill.progress import ReportProgress, ignore_progress
+from oncehouse.sync.backfill.replay import register_keys_again
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds.round import check_captured, run_sync
 from oncehouse.sync.verify.verify import RANGE, VerifyReport, find_waiting_keys, verify
@@ -18,7 +18,7 @@ def verify_and_repair(
     sync: type[ModelSync],
     *,
     keys_a_range: int = RANGE,
-    report: Report = ignore,
+    report: ReportProgress = ignore_progress,
 ) -> tuple[VerifyReport, int]:
     """How the table stands in the end, and how many keys were synced again."""
     check_captured(sync.declaration())
@@ -29,7 +29,7 @@ def verify_and_repair(
         keys = [key for key in found.keys_to_repair() if key not in repaired]
         if not keys:
             return found, len(repaired)
-        register_again(sync, keys)
+        register_keys_again(sync, keys)
         _sync_until_gone(sync, keys)
         repaired.update(keys)
 

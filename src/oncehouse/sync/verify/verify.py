@@ -17,14 +17,14 @@ from enum import StrEnum
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.database import transact
-from oncehouse.sync.backfill.progress import KeyProgress, Report, ignore
-from oncehouse.sync.changes.change import Kind, Operation, spell_key
+from oncehouse.sync.backfill.progress import KeyProgress, ReportProgress, ignore_progress
+from oncehouse.sync.changes.change import Operation, OperationKind, format_key
 from oncehouse.sync.model.engines import Append, Row
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds.round import read_present
-from oncehouse.sync.table.compare import Differing, ShownRows
+from oncehouse.sync.table.compare import DifferingKey, VisibleRows
 from oncehouse.sync.table.ddl import check_sync_table
-from oncehouse.sync.table.existing_rows import find_held_keys
+from oncehouse.sync.table.existing_rows import find_existing_keys
 from oncehouse.sync.tables import ABSENT
 
 RANGE = 50_000
@@ -85,7 +85,7 @@ def verify(
     sync: type[ModelSync],
     *,
     keys_a_range: int = RANGE,
-    report: Report = ignore,
+    report: ReportProgress = ignore_progress,
 ) -> VerifyReport:
     declared = sync.declaration()
     if isinstance(declared.engine, Append) and declared.engine.version is None:
@@ -105,10 +105,10 @@ def verify(
 
 
 class _Verification:
-    def __init__(self, sync: type[ModelSync], *, keys_a_range: int, report: Report) -> None:
+    def __init__(self, sync: type[ModelSync], *, keys_a_range: int, report: ReportProgress) -> None:
         self.sync = sync
         self.declared = sync.declaration()
-        self.shown = ShownRows(sync.open_clickhouse(), self.declared)
+        self.shown = VisibleRows(sync.open_clickhouse(), self.declared)
         self.keys_a_range = keys_a_range
         self.report = report
         self.progress = KeyProgress(
@@ -155,7 +155,7 @@ class _Verification:
         while True:
             listed = self.shown.list_keys(after, self.keys_a_range)
             # Brought into the form that the model gives its keys.
-            keys = [spell_key(self.sync.parse_key(spell_key(values))) for values in listed]
+            keys = [format_key(self.sync.parse_key(format_key(values))) for values in listed]
             if keys:
                 yield keys
             if len(listed) < self.keys_a_range:
@@ -169,8 +169,8 @@ class _Verification:
         while not self.is_full:
             keys = self.sync.list_keys(after, self.keys_a_range)
             rows = [self.declared.deleted_row(self.sync.parse_key(key)) for key in keys]
-            held = find_held_keys(client, self.declared, rows)
-            present, _absent = self._read([key for key in keys if key not in held])
+            existing = find_existing_keys(client, self.declared, rows)
+            present, _absent = self._read([key for key in keys if key not in existing])
             self.rows += len(present)
             self.suspects.update((key, None) for key in present)
             self._tell(len(keys))
@@ -231,7 +231,7 @@ class _Verification:
             doubled += [keys[place] for place in self.shown.find_doubled(rows)]
         return doubled
 
-    def _counts(self, one: Differing) -> bool:
+    def _counts(self, one: DifferingKey) -> bool:
         """An Append table without a mark for deleted rows keeps what the database has no more."""
         engine = self.declared.engine
         return not (one.absent and isinstance(engine, Append) and engine.deleted is None)
@@ -240,7 +240,9 @@ class _Verification:
         """Rows of the database by key, and rows with the key alone of those that it does not have."""
         present: dict[str, Row] = {}
         for part in _split(list(keys), max(1, _KEYS_A_READ // len(self.declared.key))):
-            present |= read_present(self.sync, [Operation(id="", key=key, kind=Kind.UPDATE) for key in part])
+            present |= read_present(
+                self.sync, [Operation(id="", key=key, kind=OperationKind.UPDATE) for key in part]
+            )
         absent = {
             key: self.declared.deleted_row(self.sync.parse_key(key)) for key in keys if key not in present
         }
@@ -288,7 +290,7 @@ def find_waiting_keys(sync: type[ModelSync]) -> set[str]:
     return {operation.key for operation in listed}
 
 
-def _kind_of(one: Differing) -> Difference:
+def _kind_of(one: DifferingKey) -> Difference:
     if one.absent:
         return Difference.EXTRA
     return Difference.STALE if one.shown else Difference.MISSING

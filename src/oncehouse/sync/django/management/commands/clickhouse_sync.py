@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.django.choose_syncs import choose
-from oncehouse.sync.rounds.runner import DEFAULT_THREADS, Failure, Outcome, run_once, run_until_stopped
+from oncehouse.sync.django.setup import choose_project_syncs
+from oncehouse.sync.rounds.runner import DEFAULT_THREADS, FailedRun, RunOutcome, run_once, run_until_stopped
 
 
 class Command(BaseCommand):
@@ -25,14 +25,14 @@ class Command(BaseCommand):
 
     def handle(self, *_arguments: Any, **options: Any) -> None:
         try:
-            syncs = choose(options["names"], self.stderr.write)
+            syncs = choose_project_syncs(options["names"], self.stderr.write)
         except OncehouseError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
         if options["once"]:
             outcomes = run_once(syncs, threads=options["threads"])
             for outcome in outcomes:
                 self._tell(outcome)
-            if any(isinstance(outcome, Failure) for outcome in outcomes):
+            if any(isinstance(outcome, FailedRun) for outcome in outcomes):
                 raise CommandError("not all syncs went through; what failed is tried again by the next run")
             return
         stop = threading.Event()
@@ -46,8 +46,8 @@ class Command(BaseCommand):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _tell(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Failure):
+    def _tell(self, outcome: RunOutcome) -> None:
+        if isinstance(outcome, FailedRun):
             self.stderr.write(outcome.text)
         elif outcome.operations:
             self.stdout.write(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
 from oncehouse.sync.backfill.backfill import CHUNK, backfill
-from oncehouse.sync.django.choose_syncs import choose
 from oncehouse.sync.django.progress_lines import ProgressLines
+from oncehouse.sync.django.setup import choose_project_syncs
 
 
 class Command(BaseCommand):
@@ -30,7 +30,7 @@ class Command(BaseCommand):
         }
         tell = ProgressLines(self.stderr.write)
         try:
-            for sync in choose(options["names"], self.stderr.write):
+            for sync in choose_project_syncs(options["names"], self.stderr.write):
                 result = backfill(
                     sync, chunk=options["chunk"], restart=options["restart"], stop=stop, report=tell
                 )

@@ -7,10 +7,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.discovery import choose_to_verify
-from oncehouse.sync.django.choose_syncs import find
+from oncehouse.sync.discovery import select_to_verify
 from oncehouse.sync.django.progress_lines import ProgressLines
-from oncehouse.sync.verify.advice import tell_differences
+from oncehouse.sync.django.setup import find_project_syncs
+from oncehouse.sync.verify.advice import describe_differences
 from oncehouse.sync.verify.repair import verify_and_repair
 from oncehouse.sync.verify.verify import RANGE, VerifyReport, verify
 
@@ -31,8 +31,10 @@ class Command(BaseCommand):
         given = {"keys_a_range": options["chunk"], "report": ProgressLines(self.stderr.write)}
         is_clean = True
         try:
-            chosen = choose_to_verify(find(options["names"]), options["names"], repair=options["repair"])
-            for line in chosen.told:
+            chosen = select_to_verify(
+                find_project_syncs(options["names"]), options["names"], repair=options["repair"]
+            )
+            for line in chosen.notes:
                 self.stderr.write(line)
             for sync in chosen.syncs:
                 report, repaired = (
@@ -52,5 +54,5 @@ class Command(BaseCommand):
         )
         if repaired:
             self.stdout.write(f"{report.sync}: {repaired:,} keys were synced again")
-        for line in tell_differences(report):
+        for line in describe_differences(report):
             self.stdout.write(line)

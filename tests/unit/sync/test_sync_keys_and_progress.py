@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oncehouse.cli.sync.key_progress import INTERVAL_SECONDS, KeyProgressView, spell_progress
 from oncehouse.column_types.parser import parse_type
 from oncehouse.sync.backfill.backfill import SMALLEST_CHUNK, next_chunk
-from oncehouse.sync.backfill.checkpoint import Position
+from oncehouse.sync.backfill.checkpoint import BackfillCheckpoint
 from oncehouse.sync.backfill.progress import KeyProgress
 from oncehouse.sync.table.compare import _hashed
 from oncehouse.sync.verify.advice import advise
@@ -50,8 +50,8 @@ def test_lines_keep_an_interval_and_are_json_where_asked(capsys):
 
 
 def test_how_much_is_done_is_a_share():
-    assert Position(after=None, keys=0, estimate=0).share == 0.0
-    assert Position(after="[1]", keys=30, estimate=20).share == 1.0
+    assert BackfillCheckpoint(after=None, keys=0, estimate=0).share == 0.0
+    assert BackfillCheckpoint(after="[1]", keys=30, estimate=20).share == 1.0
 
 
 def make_report(**fields: object) -> VerifyReport:

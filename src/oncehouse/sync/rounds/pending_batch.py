@@ -1,7 +1,7 @@
 """What was read for an engine that is not idempotent, kept until ClickHouse has it: at most one batch a sync.
 
 It is written down under the sync's lease before its first byte leaves, and sent again with the same bytes under the
-same token however often that takes, unless the table may have forgotten that (`kept_tokens.py`).
+same token however often that takes, unless the table may have forgotten that (`batch_arrival.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNT = b"oncehouse.block_count"
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptBatch:
+class PendingBatch:
     batch_id: str
     block: pa.RecordBatch
     operations: tuple[str, ...]
@@ -35,7 +35,7 @@ class KeptBatch:
     """Since it was kept."""
 
 
-def keep_batch(connection: Connection, sync: str, number: int, batch: KeptBatch) -> None:
+def store_batch(connection: Connection, sync: str, number: int, batch: PendingBatch) -> None:
     """In the caller's transaction, which has checked the lease."""
     connection.execute(
         insert(batches).values(
@@ -49,7 +49,7 @@ def keep_batch(connection: Connection, sync: str, number: int, batch: KeptBatch)
     )
 
 
-def find_batch(engine: Engine, sync: str) -> KeptBatch | None:
+def find_pending_batch(engine: Engine, sync: str) -> PendingBatch | None:
     with reading(engine, f"Sync {sync}: looking for an unfinished batch", absent=ABSENT) as connection:
         row = connection.execute(
             select(
@@ -64,7 +64,7 @@ def find_batch(engine: Engine, sync: str) -> KeptBatch | None:
         return None
     block = _decode(row.body)
     count = (block.schema.metadata or {}).get(_COUNT)
-    return KeptBatch(
+    return PendingBatch(
         batch_id=row.batch_id,
         block=block.replace_schema_metadata(None),
         operations=tuple(json.loads(row.operations)),
@@ -74,12 +74,12 @@ def find_batch(engine: Engine, sync: str) -> KeptBatch | None:
     )
 
 
-def forget_batch(engine: Engine, sync: str, batch_id: str) -> None:
+def delete_batch(engine: Engine, sync: str, batch_id: str) -> None:
     with transact(engine, f"Sync {sync}: forgetting a sent batch", absent=ABSENT) as connection:
         connection.execute(delete(batches).where(batches.c.sync == sync, batches.c.batch_id == batch_id))
 
 
-def _encode(batch: KeptBatch) -> bytes:
+def _encode(batch: PendingBatch) -> bytes:
     """With the count in the metadata of its schema, which an older oncehouse passes over."""
     count = {} if batch.block_count is None else {_COUNT: batch.block_count.encode()}
     body: bytes = encode_block(batch.block.replace_schema_metadata(count or None)).to_pybytes()

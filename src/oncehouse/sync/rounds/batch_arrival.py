@@ -21,7 +21,7 @@ from oncehouse.sync.tables import batches
 if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.sync.model.model_sync import ModelSync
-    from oncehouse.sync.rounds.kept_batch import KeptBatch
+    from oncehouse.sync.rounds.pending_batch import PendingBatch
 
 
 def read_count(sync: type[ModelSync]) -> str | None:
@@ -30,7 +30,7 @@ def read_count(sync: type[ModelSync]) -> str | None:
     return None if count is None else str(count)
 
 
-def has_arrived(sync: type[ModelSync], kept: KeptBatch) -> bool:
+def has_arrived(sync: type[ModelSync], kept: PendingBatch) -> bool:
     """False: the batch may be sent again. PermanentError where nobody can tell."""
     client, declared = sync.open_clickhouse(), sync.declaration()
     facts = describe_table(client, declared.table)
@@ -57,7 +57,7 @@ def has_arrived(sync: type[ModelSync], kept: KeptBatch) -> bool:
 
 
 def may_be_forgotten(
-    facts: TableFacts | None, kept: KeptBatch, now: BlockCount | None, *, seconds_ahead: float
+    facts: TableFacts | None, kept: PendingBatch, now: BlockCount | None, *, seconds_ahead: float
 ) -> bool:
     """Whether the table may have lost the token since the batch was kept, or may before a repeat is done.
 
@@ -72,7 +72,7 @@ def may_be_forgotten(
     )
 
 
-def _unknown(sync: type[ModelSync], kept: KeptBatch, why: str) -> PermanentError:
+def _unknown(sync: type[ModelSync], kept: PendingBatch, why: str) -> PermanentError:
     declared = sync.declaration()
     forget = f"DELETE FROM {batches.name} WHERE sync = '{declared.name}'"  # noqa: S608 - to be read
     return PermanentError(
