@@ -25,7 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import arrow_type
 from oncehouse.pipeline.formats.base import Limits
-from oncehouse.pipeline.formats.factory import demand_section, format_of
+from oncehouse.pipeline.formats.factory import format_of, require_section
 from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema, read_files
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
@@ -195,7 +195,7 @@ def weigh_traffic(count: int) -> dict[str, float]:
     ]
     with tempfile.TemporaryDirectory() as folder:
         source = make_source(kind, "nowhere:9092", "events", Path(folder))
-        (schema,) = read_files(demand_section(source.protobuf, "protobuf"))
+        (schema,) = read_files(require_section(source.protobuf, "protobuf"))
         format_ = format_of(source)
     types = {name: parse_type(text) for name, text in source.fields.items()}
     decoder = format_.make_decoder(types, [schema], Limits(max_message_bytes=1 << 20, max_depth=64))

@@ -167,7 +167,7 @@ def run_elsewhere() -> None:
 
 def be_impatient() -> None:
     """No defect: a cluster that gives no executors is left after seconds."""
-    executors.PATIENCE_SECONDS, executors.TELL_AFTER_SECONDS = 6.0, 2.0
+    executors.PATIENCE_SECONDS, executors.REPORT_AFTER_SECONDS = 6.0, 2.0
 
 
 def pack_soon() -> None:

@@ -40,7 +40,7 @@ def hold(simulation: Simulation) -> IngestLeaseHolder:
         catalog=simulation.catalog,
         pipeline=simulation.pipeline,
         leases=simulation.held,
-        report=SimpleNamespace(add_epoch=lambda counts: None),
+        reporter=SimpleNamespace(add_epoch=lambda counts: None),
         say=simulation.said.append,
         filing=threading.Lock(),
         stop=threading.Event(),

@@ -1,7 +1,7 @@
 """Running a pipeline: what `oncehouse run` does with a pipeline file.
 
 A pipeline over Kafka runs all its stages. One that takes DataFrames and imports gets its epochs from other
-processes; its run loads them, and performs requests while nobody else holds the ingest lease. Stages may also be
+processes; its run loads them, and performs requests while no other process holds the ingest lease. Stages may also be
 spread over processes and machines: each takes the leases of its own, and the catalog is all they share.
 """
 
@@ -60,13 +60,13 @@ def run_pipeline(
     """
     catalog = open_catalog(pipeline)
     stages = choose_stages(pipeline, only)
-    # Whoever does not read Kafka need not reach it.
+    # A process that does not read Kafka need not reach it.
     kafka = pipeline.source.kafka if Stage.INGEST in stages else None
     topics = Topics(kafka, group=group_of(pipeline.pipeline)) if kafka else None
     try:
         prepared = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
         pipeline = prepared.pipeline
-        sizes = _look_at_records(catalog, topics)
+        sizes = _measure_records(catalog, topics)
         running = StageSupervisor(
             pipeline,
             catalog,
@@ -89,13 +89,13 @@ def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...
     own = tuple(Stage) if pipeline.source.kafka is not None else (Stage.LOAD, Stage.RETENTION)
     if refused := [stage for stage in only if stage not in own]:
         raise ConfigurationError(
-            f"Pipeline {pipeline.pipeline} has no stage {refused[0]} of its own: its epochs are written by whoever "
-            "opens a Sink or runs `oncehouse import`. Leave it out."
+            f"Pipeline {pipeline.pipeline} has no stage {refused[0]} of its own: its epochs are written by a "
+            "process that opens a Sink or runs `oncehouse import`. Leave it out."
         )
     return tuple(stage for stage in own if not only or stage in only)
 
 
-def _look_at_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | None:
+def _measure_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | None:
     """Begun before Spark starts, which takes longer."""
     if topics is None:
         return None
@@ -118,4 +118,4 @@ class IdleIngestStage:
             stop.wait()
 
     def keep_compact(self, stop: threading.Event) -> None:
-        """Segments are merged by whoever writes epochs."""
+        """The process that writes epochs merges segments."""

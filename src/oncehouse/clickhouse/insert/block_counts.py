@@ -1,4 +1,4 @@
-"""How many blocks a table has taken so far, whoever inserted them: what its memory of tokens is measured by.
+"""How many blocks a table has taken so far from all writers: the measure of which tokens it still remembers.
 
 Every block that is inserted takes a number, also one that the table drops as a repeat. A MergeTree table counts them
 itself, and its parts show the highest; a replicated one has a log entry for each (and for more than that: merges and
@@ -81,7 +81,7 @@ def read_block_count(
 
 
 def blocks_between(then: BlockCount | None, now: BlockCount | None) -> int | None:
-    """How many blocks the table took between two counts; None where they do not tell.
+    """How many blocks the table took between two counts; None if the counts cannot be compared.
 
     A count that has gone back belongs to a table that was emptied, lost parts or was made again.
     """

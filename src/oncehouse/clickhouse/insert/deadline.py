@@ -15,7 +15,7 @@ from pathlib import Path
 SEND_WITHIN_SECONDS = 180.0
 """How long an attempt may wait before its first byte leaves: for a free executor, for reading and encoding its rows."""
 LOOK_WITHIN_SECONDS = 600.0
-"""How long a look before a doubtful retry may take, for its attempt to get its time to send once more after it."""
+"""How long the check before a doubtful retry may take, so that its attempt gets its full time to send after it."""
 ANSWER_SLACK_SECONDS = 10.0
 """By how much a client may hear later than the server ends a query."""
 _LEAST_REMEMBERED_SECONDS = 600.0
@@ -61,7 +61,7 @@ class Deadline:
 def remembered_seconds(*, insert_timeout: float, clock_difference: float) -> float:
     """For how long after an attempt began its token may be relied on, if few enough blocks came since.
 
-    Longer than the attempt's own INSERT can be under way: so none arrives when nobody expects it any more.
+    Longer than the attempt's own INSERT can be under way: so none arrives after the pipeline has stopped expecting it.
     """
     under_way = under_way_seconds(insert_timeout=insert_timeout, clock_difference=clock_difference)
     return max(_LEAST_REMEMBERED_SECONDS, under_way)

@@ -32,7 +32,7 @@ class PartPressure:
         self._may_ask = True
 
     def read_share(self) -> float:
-        """Parts of the fullest partition over those from which on inserts are slowed down; 0 where nobody may know.
+        """Parts of the fullest partition, as a share of those that slow inserts down; 0 if the user may not read it.
 
         Raises what the server raises otherwise.
         """

@@ -47,7 +47,7 @@ def insert_settings(batch_id: str) -> dict[str, str | int]:
         "min_insert_block_size_bytes": _UNBOUNDED,
         "max_insert_block_size": _UNBOUNDED,
         "max_insert_block_size_bytes": 0,
-        # A null or a column that is missing is an error, never a default value that nobody sent.
+        # A null or a column that is missing is an error, never a default value that was not sent.
         "input_format_null_as_default": 0,
         "input_format_arrow_allow_missing_columns": 0,
         "timeout_overflow_mode": "throw",

@@ -1,4 +1,4 @@
-"""The last look at the clock before bytes of an INSERT leave: in the connection, after encoding and connecting.
+"""The last check of the deadline before bytes of an INSERT leave: in the connection, after encoding and connecting.
 
 Holds: while `sending_until` is open, nothing of a request goes out after its deadline. Before the first byte that is
 an error that says that nothing was sent; later the connection is given up half-way, with an unknown outcome.
@@ -32,7 +32,7 @@ class _Sending:
     in_flight_seconds: float
     begun: bool = False
 
-    def demand_time(self) -> None:
+    def require_time(self) -> None:
         now = read_moment()
         if self.begun:
             if self.deadline.is_over(now, grace_seconds=self.in_flight_seconds):
@@ -42,12 +42,12 @@ class _Sending:
                 f"the INSERT was not sent: its attempt began {self.deadline.elapsed(now):.0f} s ago and had "
                 f"{self.deadline.seconds:.0f} s, so another process may have taken over. Nothing was sent; the batch "
                 "is tried again. If this comes often, the process or its machine stood still, or Spark has too few "
-                f"executors for its load tasks.{_tell_clocks(self.deadline, now)}"
+                f"executors for its load tasks.{_describe_clocks(self.deadline, now)}"
             )
         self.begun = True
 
 
-def _tell_clocks(deadline: Deadline, now: Moment) -> str:
+def _describe_clocks(deadline: Deadline, now: Moment) -> str:
     if not deadline.came_from_elsewhere:
         return ""
     began, here = (
@@ -93,7 +93,7 @@ class _Guarded:
         if sending is not None and not self._is_connecting:
             if getattr(self, "sock", None) is None:
                 self.connect()
-            sending.demand_time()
+            sending.require_time()
         super().send(data)  # type: ignore[misc]
 
 

@@ -47,7 +47,7 @@ def has_finished(client: Client, query_ids: Sequence[str], *, since: float | Non
             time.sleep(_LOOK_EVERY_SECONDS)
             if may_write:
                 _write_log(client)
-        return found  # noqa: TRY300 - beside what it is about
+        return found  # noqa: TRY300 - next to the loop that sets it
     except OncehouseError as error:
         if failure_of(error).kind is Kind.TRANSIENT:
             raise

@@ -1,7 +1,7 @@
 """Whether there is room for what the ledger will keep: sizes in, findings out, before reading has to pause. Pure.
 
 The ledger keeps every event for the window, loaded or not, so its disk must hold what comes in during a window. What it
-has grown by so far tells how much that is.
+has grown by so far shows how much that is.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from oncehouse.pipeline.checks.disk_forecast import check_disk_forecast
 from oncehouse.pipeline.checks.record_sample import Sample, measure_growth, read_sample
 from oncehouse.pipeline.checks.stale_catalog import require_newest
 from oncehouse.pipeline.checks.topic_durability import check_topic_durability
-from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable
+from oncehouse.pipeline.formats.protobuf.schema_sources import require_readable
 from oncehouse.pipeline.ingest.backpressure import StorageState, read_disks, read_storage_state
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
 from oncehouse.pipeline.ingest.kafka_retention import judge_topic
@@ -49,7 +49,7 @@ def open_catalog(pipeline: Pipeline) -> Catalog:
 def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
     client = connect(pipeline.clickhouse)
     found = [finding for table in pipeline.tables for finding in inspect(client, needs_of(pipeline, table))]
-    # What is true of the server is found anew with each table.
+    # Findings about the server repeat with each table.
     return tuple(dict.fromkeys(found))
 
 
@@ -120,10 +120,10 @@ def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
 def require_ready(
     pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False
 ) -> bool:
-    """Raise unless source, ledger and tables are fit.
+    """Raise unless source, ledger and tables can be used.
 
-    With `may_wait` a pipeline that has run before need not find ClickHouse there. Says whether it was there: if not,
-    `require_tables` is for whoever inserts the first batch.
+    With `may_wait`, ClickHouse may be down for a pipeline that has run before. Returns whether it was up: if not,
+    `require_tables` is called before the first batch is inserted.
     """
     check_shape(pipeline)
     check_ledger(pipeline, catalog)
@@ -175,7 +175,7 @@ def inspect_versions(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...
 
 
 def require_tables(pipeline: Pipeline, catalog: Catalog) -> None:
-    """Raise unless the tables are fit, and the clocks agree."""
+    """Raise unless the tables can be used and the clocks agree."""
     pipeline = current(pipeline, catalog)
     _refuse_errors(pipeline, _inspect_destination(pipeline, catalog))
 
@@ -210,7 +210,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     store.check()
     require_newest(catalog, store)
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
-    demand_readable(known_schemas(pipeline, catalog), types, pipeline.source.protobuf)
+    require_readable(known_schemas(pipeline, catalog), types, pipeline.source.protobuf)
     check_rule(pipeline, catalog)
 
 

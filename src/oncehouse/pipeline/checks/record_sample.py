@@ -1,7 +1,7 @@
 """A sample of what the topics hold now, read as the pipeline would read it, without changing anything.
 
 The newest records are fetched by a consumer that commits nothing, and go through the read task itself into a
-folder that is removed again: formats, shaping and routes are those of the pipeline. It tells how many records would
+folder that is removed again: formats, transforms and routes are those of the pipeline. It shows how many records would
 become dead letters, how rows spread over a table's partitions, and how fast a topic grows.
 """
 
@@ -35,7 +35,7 @@ _RECORDS = 5000
 _PATIENCE_SECONDS = 10.0
 _WINDOWS_SECONDS = (3600.0, 86400.0)
 _OVERHEAD_BYTES = 12
-"""What Kafka writes beside key and value of a record, roughly."""
+"""What Kafka writes for a record besides its key and value, roughly."""
 
 
 @dataclass(frozen=True, kw_only=True)

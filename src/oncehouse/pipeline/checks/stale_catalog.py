@@ -1,4 +1,4 @@
-"""Whether the catalog is as new as the files beside it: one that was lost or restored from an old backup is not.
+"""Whether the catalog is as new as the files of its ledger: one that was lost or restored from an old backup is not.
 
 Marks say how far it had come when rows were last sent. Files carry epoch and fencing token in their names too: a file
 of an epoch that the catalog has not come to, under a token that is not older than the catalog's, was written after the
@@ -46,13 +46,13 @@ def describe_age(catalog: Catalog, store: FileStore) -> str | None:
 
     Raises TransientError where it is one that a standby has not brought so far yet.
     """
-    age = _tell_age(catalog, store)
+    age = _describe_age(catalog, store)
     if age is not None:
         catalog.demand_primary()
     return age
 
 
-def _tell_age(catalog: Catalog, store: FileStore) -> str | None:
+def _describe_age(catalog: Catalog, store: FileStore) -> str | None:
     if not _knows_pipeline(catalog):
         paths = [path for path in store.walk(f"{catalog.pipeline}/") if _EPOCH_FILE.search(f"/{path}")]
         paths += [found.path for found in list_snapshots(store, catalog.pipeline)]
@@ -76,7 +76,7 @@ def _knows_pipeline(catalog: Catalog) -> bool:
 
 
 def _young_files(store: FileStore, pipeline: str, next_epoch: int) -> Iterator[str]:
-    """Those of the catalog's last epochs and of the next ones; older ones tell nothing."""
+    """Those of the catalog's last epochs and of the next ones; older ones prove nothing."""
     folder = next_epoch // _EPOCHS_A_FOLDER
     for number in (folder, folder + 1):
         yield from store.walk(f"{pipeline}/{number:07d}")
@@ -95,5 +95,5 @@ def require_newest(catalog: Catalog, store: FileStore) -> None:
         raise CatalogBehindError(
             f"Pipeline {catalog.pipeline}: the catalog {where} is lost or older than the ledger's files: {age}. To go "
             "on from it could double what ClickHouse has; nothing was read. `oncehouse repair --plan` shows how it is "
-            "brought up to date. To start anew, give the pipeline another name or remove its files."
+            "brought up to date. To start from scratch, give the pipeline another name or remove its files."
         )

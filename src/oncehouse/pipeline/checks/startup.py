@@ -41,12 +41,12 @@ def prepare(
     may_wait: bool = False,
     say: Callable[[str], None] = ignore,
 ) -> Prepared:
-    """Look at everything, then make the ledger ready; raises before any data moves.
+    """Check everything, then create or upgrade the ledger; raises before any data moves.
 
-    With `may_wait` ClickHouse need not be there. An older oncehouse's tables are brought to today's first, because
-    nothing can be looked at in others; a ledger that is not there is made last.
+    With `may_wait`, ClickHouse may be down. A catalog of an older version is upgraded first, because the checks read
+    it; a ledger that does not exist is created last.
     """
-    # What cannot even be asked for its version is judged by the looks below, which say what is wrong with it.
+    # If the version cannot be read, the checks below say what is wrong.
     version = 0
     with suppress(OncehouseError):
         version = catalog.version()

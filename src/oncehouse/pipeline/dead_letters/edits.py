@@ -1,4 +1,4 @@
-"""Edited letters put into the ledger: matched with the dead letters they stand for, and kept beside the originals.
+"""Edited dead letters: matched with the dead letters of the ledger, and kept with the originals.
 
 Nothing is decoded here: an edit is a file of the ledger and a request, which the holder of the ingest lease
 performs. The original bytes stay in the same file, for as long as the window is.
@@ -23,7 +23,7 @@ from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
 
 EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
-"""A letter as it was, and the value that somebody has put in the place of its own."""
+"""A dead letter as it was, and the edited value."""
 
 _POSITION = ("topic", "partition", "offset", "row")
 _SHOWN = 5
@@ -49,7 +49,7 @@ def match_edits(
         if len(seen) == len(wanted):
             break
         if tables := list(_find_edited(store, file, wanted, seen)):
-            # The time lets a sweep tell what was never named from what is about to be.
+            # By the time a sweep tells a file that was never registered from one that is about to be.
             path = f"{pipeline}/edits/{int(now)}-{group}-{len(written)}.parquet"
             written.append(_write(store, path, f"{group}-{len(written)}", file, pa.concat_tables(tables)))
     if missing := sorted(set(wanted) - seen):
@@ -114,7 +114,7 @@ def _write(
 def apply_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
     """The letters with edited values in place of their own, and for each whether it was edited."""
     edited = pa.concat_tables(edits).combine_chunks()
-    # The last edit of a letter counts, should somebody have edited it twice.
+    # The last edit of a dead letter counts.
     newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
     found = pc.index_in(format_positions(letters), value_set=format_positions(newest).combine_chunks())
     meant = pc.is_valid(found)

@@ -1,7 +1,7 @@
-"""Which letters somebody means: by reason, topic, time and position. Pure.
+"""Selects dead letters by reason, topic, time and position. Pure.
 
-A selection is asked three times, each time over less: of a file's counts in the catalog, of the statistics of
-its row groups, and of the letters themselves. What cannot hold a letter that is meant is never read.
+A selection is applied three times, each time to less: to a file's counts in the catalog, to the statistics of
+its row groups, and to the dead letters themselves. What cannot hold a selected dead letter is never read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a dead letter would have to look like: the field and value at fault, and the nearest form that fits.
 
-Pure, slow and only a help: a hint is made for letters that somebody looks at, out of the letter's own detail and
-bytes. Where the bytes tell nothing, their beginning is shown in hex. Nothing here is safe to print yet.
+Pure, slow and only a help: a hint is made for dead letters that are shown, from their own detail and
+bytes. Where the bytes show nothing, their beginning is shown in hex. Nothing here is safe to print yet.
 """
 
 from __future__ import annotations

@@ -59,13 +59,13 @@ def write_line(letter: dict[str, Any]) -> str:
         "timestamp": None if at is None else at.isoformat(),
         "reason": letter["reason"],
         "detail": letter["detail"],
-        **_spell("key", letter["key"]),
-        **_spell("value", letter["value"]),
+        **_encode_bytes("key", letter["key"]),
+        **_encode_bytes("value", letter["value"]),
     }
     return json.dumps(line, ensure_ascii=False)
 
 
-def _spell(name: str, raw: bytes | None) -> dict[str, str | None]:
+def _encode_bytes(name: str, raw: bytes | None) -> dict[str, str | None]:
     if raw is None:
         return {name: None}
     try:
@@ -82,14 +82,14 @@ def read_lines(lines: Iterable[str]) -> Iterator[Edit]:
                 yield _read(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigurationError(
-                    f"line {number}: {_tell(error)}. Nothing was changed; each line is one letter as "
+                    f"line {number}: {_describe(error)}. Nothing was changed; each line is one letter as "
                     "`oncehouse dead-letters export` wrote it, with only its value edited."
                 ) from error
 
 
 def _read(found: Any) -> Edit:
     if not isinstance(found, dict):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004 - told like every other fault of the line
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - reported like every other fault of the line
     position = DeadLetterPosition(
         topic=str(found["topic"]),
         partition=_whole(found, "partition"),
@@ -117,12 +117,12 @@ def _value(found: dict[str, Any]) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        # Whoever edits JSON inside JSON may well take the quotes away: what they mean is plain.
+        # An editor of JSON inside JSON may have removed the quotes; the meaning is clear.
         return json.dumps(value, ensure_ascii=False).encode()
     return value.encode()
 
 
-def _tell(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON ({error.msg} at character {error.pos + 1})"
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)

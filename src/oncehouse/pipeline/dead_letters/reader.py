@@ -64,7 +64,7 @@ def _choose(
 
 
 def _schema_of(letters: pa.Table) -> pa.Schema:
-    """The letters' own columns in their types, and what stands beside them as it is."""
+    """The columns of dead letters in their types, and other columns as they are."""
     more = [letters.schema.field(name) for name in letters.column_names if name not in LETTER_SCHEMA.names]
     return pa.schema([*LETTER_SCHEMA, *more])
 

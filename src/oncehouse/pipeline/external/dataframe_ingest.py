@@ -1,4 +1,4 @@
-"""Frames: a batch of somebody's DataFrame becomes an epoch, by the same two jobs as records of Kafka.
+"""Registers a batch of a DataFrame as an epoch, with the same two jobs as records of Kafka.
 
 One `mapInArrow` pass over the frame; its rows go through no shuffle and never back to the JVM. A partition with
 few rows is put aside as it came, and small ones are then read together, so that a small frame makes one part.
@@ -133,7 +133,7 @@ class DataFrameIngest(IngestLeaseHolder):
         return manifests
 
 
-def demand_frames(pipeline: Pipeline) -> None:
+def require_dataframes(pipeline: Pipeline) -> None:
     """Refuse a pipeline whose events are told apart by what rows of frames and files do not have."""
     rule = pipeline.identity
     if rule.headers or rule.key or rule.schema_version:
@@ -143,7 +143,7 @@ def demand_frames(pipeline: Pipeline) -> None:
         )
 
 
-def demand_name(query: str) -> None:
+def require_name(query: str) -> None:
     if not _NAME.match(query):
         raise ConfigurationError(
             f"{printable(query)!r} cannot name a query; use letters, digits, '.', '_' and '-', at most 200"

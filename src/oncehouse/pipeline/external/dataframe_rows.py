@@ -84,7 +84,7 @@ class FrameRows:
 
 
 def plain(scalar: pa.Scalar) -> Any:  # noqa: PLR0911 - one way out for each kind
-    """A value as JSON spells it; what JSON has no word for becomes text."""
+    """A value as JSON; what JSON has no type for becomes text."""
     if not scalar.is_valid:
         return None
     if pa.types.is_map(scalar.type):

@@ -1,4 +1,4 @@
-"""FileImportStage: folders of files come in by the same road as events, batch by batch, each batch an epoch.
+"""Imports folders of files through the pipeline, batch by batch; each batch is an epoch.
 
 Which files and which pieces make a batch is pinned in the ledger before the first row is read; an import that was
 stopped goes on with the first batch that is not settled. It holds the leases of the pipeline meanwhile.
@@ -23,7 +23,7 @@ from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat, QueryBatch
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.startup import ignore, prepare
-from oncehouse.pipeline.external.dataframe_ingest import demand_frames, demand_name
+from oncehouse.pipeline.external.dataframe_ingest import require_dataframes, require_name
 from oncehouse.pipeline.external.import_manifest import (
     find_new,
     list_files,
@@ -72,7 +72,7 @@ def make_job(
 ) -> ImportJob:
     """The import of a place; without a name it goes by what it imports, so that it is found again."""
     if name is not None:
-        demand_name(name)
+        require_name(name)
     whole = place if "://" in place else str(Path(place).absolute())
     digest = hashlib.sha256(f"{format_}:{whole}".encode()).hexdigest()[:12]
     return ImportJob(place=whole, format=format_, name=name or f"import-{digest}", batch_bytes=batch_bytes)
@@ -92,7 +92,7 @@ def import_files(
     """Import until all is in ClickHouse, or until `stop` is set; the same call goes on where one was stopped."""
     catalog = open_catalog(pipeline)
     try:
-        demand_frames(pipeline)
+        require_dataframes(pipeline)
         list_files(job.place, job.format)  # so that a wrong folder is told before Spark is started
         pipeline = prepare(pipeline, catalog, None, say=say).pipeline
         stages = StageSupervisor(
@@ -118,7 +118,7 @@ def import_files(
 class FileImportStage(IngestLeaseHolder):
     def __init__(self, stages: StageSupervisor, job: ImportJob) -> None:
         super().__init__(stages)
-        self._report = stages.report
+        self._report = stages.reporter
         self._job = job
 
     def run(self, stop: threading.Event, *, once: bool) -> None:

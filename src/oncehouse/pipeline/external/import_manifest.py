@@ -107,7 +107,7 @@ def find_new(
                 f"{hide_credentials(place)} under another --name: rows that came already are found as duplicates."
             )
         if found is not None:
-            demand_same(file, found.size_bytes, found.modified_ns)
+            require_same(file, found.size_bytes, found.modified_ns)
     fresh = [file for file in now if file.path not in known]
     if len(pinned) + len(fresh) > PARTITIONS:
         raise ConfigurationError(
@@ -124,7 +124,7 @@ def find_new(
     )
 
 
-def demand_same(pinned: ImportFile, size_bytes: int, modified_ns: int) -> None:
+def require_same(pinned: ImportFile, size_bytes: int, modified_ns: int) -> None:
     if (size_bytes, modified_ns) != (pinned.size_bytes, pinned.modified_ns):
         raise ConfigurationError(
             f"{hide_credentials(pinned.path)} has changed since this import first saw it ({pinned.size_bytes} bytes "

@@ -27,7 +27,7 @@ from oncehouse.ledger.catalog.imports import ImportFile, Piece
 from oncehouse.ledger.models import FileFormat
 from oncehouse.pipeline.convert.rejection import Problem, Reason
 from oncehouse.pipeline.external.dataframe_rows import FrameRows
-from oncehouse.pipeline.external.import_manifest import demand_same, open_place
+from oncehouse.pipeline.external.import_manifest import open_place, require_same
 from oncehouse.pipeline.formats.dataframe import schema_of
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.read_task import ReadTask
@@ -61,10 +61,10 @@ def import_task(plan: ImportPlan) -> TaskManifest:
     for piece in plan.pieces:
         file = files[piece.number]
         try:
-            _demand_same(filesystem, file)
+            _require_same(filesystem, file)
             reader.read(file, piece)
             # Looked at again: a file may be replaced while it is read.
-            _demand_same(filesystem, file)
+            _require_same(filesystem, file)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ConfigurationError(
                 f"{hide_credentials(file.path)} cannot be read as {plan.format} ({str(error).splitlines()[0]}). "
@@ -75,9 +75,9 @@ def import_task(plan: ImportPlan) -> TaskManifest:
     return task.finish()
 
 
-def _demand_same(filesystem: fs.FileSystem, file: ImportFile) -> None:
+def _require_same(filesystem: fs.FileSystem, file: ImportFile) -> None:
     info = filesystem.get_file_info(file.path)
-    demand_same(file, info.size or 0, info.mtime_ns or 0)
+    require_same(file, info.size or 0, info.mtime_ns or 0)
 
 
 class _Reader:
@@ -108,13 +108,13 @@ class _Reader:
             parquet = pq.ParquetFile(opened)
             offset = sum(parquet.metadata.row_group(number).num_rows for number in range(piece.first))
             known = [name for name in parquet.schema_arrow.names if name in self._plan.read.fields]
-            self._demand_columns(file, known)
+            self._require_columns(file, known)
             for found in parquet.iter_batches(
                 _BLOCK_ROWS, row_groups=range(piece.first, piece.last), columns=known, use_threads=False
             ):
                 offset = self._take(found, file, offset)
 
-    def _demand_columns(self, file: ImportFile, names: Collection[str]) -> None:
+    def _require_columns(self, file: ImportFile, names: Collection[str]) -> None:
         needed = self._plan.read.needed_columns
         lacking = [name for name in needed if name not in names]
         if lacking:
@@ -137,7 +137,7 @@ class _Reader:
             raise ConfigurationError(
                 f"{hide_credentials(file.path)}: its first line names no column that source.fields declares"
             )
-        self._demand_columns(file, header)
+        self._require_columns(file, header)
         with (
             self._filesystem.open_input_stream(file.path, compression="detect") as opened,
             pa_csv.open_csv(
@@ -226,7 +226,7 @@ def read_lines(
 ) -> Iterator[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], pa.Array]]:
     """(position of the first byte, line) of the lines that begin in the piece; blank ones are left out."""
     with _open_at(filesystem, file, piece) as opened:
-        # The byte before tells whether a line begins here; the line that does not is another piece's.
+        # The byte before shows whether a line begins here; a line that does not belongs to another piece.
         at = max(piece.first - 1, 0)
         held = b""
         skipping = piece.first > 0

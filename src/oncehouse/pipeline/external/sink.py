@@ -20,7 +20,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Counts, QueryBatch, Stage
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.startup import ignore, prepare
-from oncehouse.pipeline.external.dataframe_ingest import DataFrameIngest, demand_frames, demand_name
+from oncehouse.pipeline.external.dataframe_ingest import DataFrameIngest, require_dataframes, require_name
 from oncehouse.pipeline.stages.ingest_stage import IngestStage
 from oncehouse.pipeline.stages.progress_reporter import ProgressReporter
 from oncehouse.pipeline.stages.supervisor import StageSupervisor
@@ -28,7 +28,7 @@ from oncehouse.pipeline.stages.supervisor import StageSupervisor
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Where Spark tells a callback which stream it belongs to: its id is kept in the checkpoint.
+# Where Spark gives a callback the id of its stream, which is kept in the checkpoint.
 _STREAM_ID = "sql.streaming.queryId"
 
 
@@ -83,7 +83,7 @@ class Sink:
             pipeline = load_pipeline(pipeline)
         catalog = open_catalog(pipeline)
         try:
-            demand_frames(pipeline)
+            require_dataframes(pipeline)
             pipeline = prepare(pipeline, catalog, None, say=say).pipeline
         except BaseException:
             catalog.close()
@@ -99,7 +99,7 @@ class Sink:
     def write_stream(self, query: str | None = None) -> Callable[[DataFrame, int], None]:
         """For `foreachBatch`. Without a name the query goes by Spark's own id, which its checkpoint keeps."""
         if query is not None:
-            demand_name(query)
+            require_name(query)
 
         def write_batch(frame: DataFrame, batch: int) -> None:
             stream = frame.sparkSession.sparkContext.getLocalProperty(_STREAM_ID)
@@ -161,7 +161,7 @@ class Sink:
         return self._ingest
 
     def _write(self, frame: DataFrame, batch: QueryBatch) -> Written:
-        demand_name(batch.query)
+        require_name(batch.query)
         if self._thread is None or self._ingest is None:
             raise ConfigurationError("the sink is closed; open it again to write")
         if self._failure is not None:

@@ -29,9 +29,9 @@ def format_of(source: Source, schemas: Sequence[Schema] = ()) -> Format:  # noqa
         case "json" | "jsonl":
             return JsonFormat(lines=source.format == "jsonl", watch=source.new_fields != "ignore")
         case "protobuf":
-            return make_protobuf_format(demand_section(source.protobuf, "protobuf"), schemas, source.fields)
+            return make_protobuf_format(require_section(source.protobuf, "protobuf"), schemas, source.fields)
         case "avro":
-            return make_avro_format(demand_section(source.avro, "avro"))
+            return make_avro_format(require_section(source.avro, "avro"))
         case "debezium":
             return DebeziumFormat(precise_decimals=(source.debezium or Debezium()).decimals == "precise")
         case "csv":
@@ -49,7 +49,7 @@ def needs_headers(pipeline: Pipeline) -> bool:
     return format_of(pipeline.source).needs_headers or bool(pipeline.identity.headers)
 
 
-def demand_section(section: SectionT | None, name: str) -> SectionT:
+def require_section(section: SectionT | None, name: str) -> SectionT:
     if section is None:
         raise ConfigurationError(f"source.format is {name}; add the section source.{name}")
     return section

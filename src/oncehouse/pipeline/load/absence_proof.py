@@ -34,10 +34,10 @@ def end_parked(client: Client, pipeline: Pipeline, catalog: Catalog, candidates:
         what = f"batch {batch.batch_id} for {batch.table}"
         end_attempts(client, what, [attempt.query_id for attempt in past], sessions)
         if not pipeline.clickhouse.insert_sessions:
-            _demand_past(pipeline, what, doubtful, catalog.now())
+            _require_past(pipeline, what, doubtful, catalog.now())
 
 
-def _demand_past(pipeline: Pipeline, what: str, doubtful: Sequence[Attempt], now: float) -> None:
+def _require_past(pipeline: Pipeline, what: str, doubtful: Sequence[Attempt], now: float) -> None:
     under_way = under_way_seconds(
         insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
     )

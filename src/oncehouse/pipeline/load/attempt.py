@@ -108,7 +108,7 @@ def may_be_forgotten(
 ) -> bool:
     """Whether the table may have lost a token since the first attempt, or may before a repeat is done.
 
-    Every block that came meanwhile matters, whoever inserted it. What is not known counts as lost.
+    Every block since then counts, from any writer. If the number is not known, the token counts as lost.
     """
     # Less than nothing has passed where the catalog's clock was set back between two processes.
     if facts is None or blocks is None or not 0 <= seconds <= remembered:

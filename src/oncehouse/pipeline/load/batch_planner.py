@@ -89,7 +89,7 @@ def _is_due(
     enough = sum(part.live_rows for part in chosen) >= limits.min_rows
     if limits.sizes == "fixed":
         age_seconds = now - chosen[0].registered_at
-        # A negative age means that the catalog's clock was set back; nobody should wait for it to catch up.
+        # A negative age means that the catalog's clock was set back; waiting for it to catch up could take hours.
         return enough or age_seconds >= limits.max_wait or age_seconds < 0
     # Counted from the last batch and not from the oldest row: what comes after a pause goes at once.
     rested = known.seconds_since_cut >= timing.rest_seconds

@@ -77,8 +77,8 @@ class AttemptResult:
 def send_batch(plan: LoadPlan) -> InsertOutcome:
     """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash.
 
-    A task that Spark runs once more sends nothing. What its first run did nobody here can know, and its session may
-    be used up: the next attempt ends both, and looks.
+    A task that Spark runs once more sends nothing. What its first run did cannot be known here, and its session may
+    be used up: the next attempt ends both, and counts the rows in the table.
     """
     unknown = plan.request.outcome_unknown
     if is_repeated():
@@ -225,7 +225,7 @@ def _run(spark: SparkSession, plan: LoadPlan) -> InsertOutcome:
     except (Py4JError, PySparkException, OSError) as error:
         if isinstance(error, OSError) and error.errno not in NO_SPACE:
             raise
-        # The worker or its executor died, or Spark has no space: whether the insert had happened, nobody can say.
+        # The worker or its executor died, or Spark has no space: whether the insert had happened is not known.
         return Retryable(
             message=f"the load task died: {str(error).splitlines()[0]}",
             code=None,
@@ -237,7 +237,7 @@ def _run(spark: SparkSession, plan: LoadPlan) -> InsertOutcome:
 
 
 def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> InsertOutcome | None:
-    """Prove outside of the catalog how far it has come, before rows leave that it might forget to have sent."""
+    """Record outside of the catalog how far it has come: a catalog restored from a backup would not know these rows."""
     epoch = max((load.part.epoch for load in plan.parts), default=0)
     try:
         write_mark(

@@ -30,7 +30,7 @@ _PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
 _EDIT_FILE = re.compile(r"/edits/(\d+)-[^/]+$")
 # What is left of a mark that a killed process was writing.
 _HALF_MARK = re.compile(r"/marks/\.[^/]+-(\d+)-[0-9a-f]{32}$")
-# Edits are named by the catalog as soon as they are written, marks by their own names; nobody takes longer than this.
+# Edits are named by the catalog as soon as they are written, marks by their own names; none takes longer than this.
 _WRITING_SECONDS = 86_400.0
 # How long a file that was packed stays for those who had found it before.
 _GARBAGE_SECONDS = 600.0
@@ -117,13 +117,13 @@ def retain(
 
 
 def _take_snapshot(catalog: Catalog, store: FileStore) -> bool:
-    """Before files go, so that none goes that the newest snapshot names; False where there is no room for it."""
+    """Before files go, so that none goes that the newest snapshot names; False if the disk has no space for it."""
     if epochs.next_epoch(catalog) == 1:
         return True  # nothing has been settled that could be lost
     try:
         snapshots.write_snapshot(catalog, store)
     except TransientError:
-        return False  # what is deleted now may make the room
+        return False  # what is deleted now may free the space
     return True
 
 

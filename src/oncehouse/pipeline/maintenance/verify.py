@@ -1,7 +1,7 @@
 """Verify: the ledger against itself, against its files, and against the rows in ClickHouse.
 
-Changes nothing, and may run beside a pipeline that goes on: the ledger is read at one moment, before the
-tables are, so what arrives meanwhile is never a finding. Tells each difference, and what was not compared.
+Changes nothing, and may run while the pipeline runs: the ledger is read at one moment, before the
+tables are, so what arrives meanwhile is never a finding. Reports each difference, and what was not compared.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _parked(batches: Sequence[Batch]) -> Iterator[Finding]:
             yield Finding(
                 kind=Subject.BATCHES,
                 where=f"batch {batch.batch_id}",
-                message=f"is parked, so its {batch.rows} rows wait for somebody: {batch.reason}. "
+                message=f"is parked, so its {batch.rows} rows wait for an operator: {batch.reason}. "
                 "When the cause is gone: `oncehouse batches retry`.",
             )
 

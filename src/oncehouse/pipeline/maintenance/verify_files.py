@@ -55,17 +55,17 @@ def list_files(state: LedgerState) -> tuple[NamedFile, ...]:
 
 
 def check_files(store: FileStore, files: tuple[NamedFile, ...], *, every_byte: bool) -> tuple[Finding, ...]:
-    check = store.verify if every_byte else store.inspect
+    verify = store.verify if every_byte else store.inspect
 
-    def judge(named: NamedFile) -> Finding | None:
+    def check(named: NamedFile) -> Finding | None:
         try:
-            check(named.file)
+            verify(named.file)
         except (CorruptFileError, OSError) as error:
             return Finding(kind=Subject.FILES, where=named.where, message=str(error))
         return None
 
     with ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="oncehouse-verify") as pool:
-        return tuple(finding for finding in pool.map(judge, files) if finding is not None)
+        return tuple(finding for finding in pool.map(check, files) if finding is not None)
 
 
 def check_parts(

@@ -1,4 +1,4 @@
-"""What `verify` tells: differences, and what could not be compared."""
+"""What `verify` reports: differences, and what could not be compared."""
 
 from __future__ import annotations
 

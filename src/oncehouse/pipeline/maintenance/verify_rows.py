@@ -78,7 +78,7 @@ def compare_table(found: TableRows, batches: Sequence[Batch]) -> Iterator[Findin
             sent += batch.rows
             there += rows
         where = f"batch {batch.batch_id} in {found.table}"
-        if (message := _judge(batch, rows, may_be_fewer=found.why_fewer is not None)) is not None:
+        if (message := _compare_counts(batch, rows, may_be_fewer=found.why_fewer is not None)) is not None:
             yield Finding(kind=Subject.ROWS, where=where, message=message)
         elif batch.status is BatchStatus.IN_CLICKHOUSE and found.ids_by_batch is not None:
             # Rows doubled and rows lost may balance out; their ids do not.
@@ -95,7 +95,7 @@ def compare_table(found: TableRows, batches: Sequence[Batch]) -> Iterator[Findin
         )
 
 
-def _judge(batch: Batch, rows: int, *, may_be_fewer: bool) -> str | None:
+def _compare_counts(batch: Batch, rows: int, *, may_be_fewer: bool) -> str | None:
     match batch.status:
         case BatchStatus.REPLACED if rows:
             return (

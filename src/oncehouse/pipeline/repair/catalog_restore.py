@@ -49,7 +49,7 @@ class CatalogRepair:
 
     problem: str
     snapshot: SnapshotFile | None
-    """None: it stays as it is, or begins anew."""
+    """None: it stays as it is, or starts empty."""
     begins_anew: bool
     epoch: int
     """The last one that it knows then."""
@@ -93,7 +93,7 @@ AskKafka = Callable[[dict[str, str]], KafkaFacts]
 def plan_lost(
     pipeline: Pipeline, client: Client, problem: str, ask_kafka: AskKafka, *, given_again: bool = False
 ) -> CatalogRepair:
-    """For a catalog of which nothing can be used; `given_again`: see `_tell_given`."""
+    """For a catalog of which nothing can be used; `given_again`: see `_describe_given`."""
     store = FileStore(pipeline.ledger.files)
     snapshot = snapshots.find_snapshot(store, pipeline.pipeline)
     with _base(pipeline, store, snapshot) as base:
@@ -133,7 +133,7 @@ def _plan(
     reads = _find_reads(kafka, epochs.read_positions(base))
     refused += [*found.refused, *missing_offsets(reads, kafka)]
     if not given_again:
-        refused += _tell_given(pipeline, base, store)
+        refused += _describe_given(pipeline, base, store)
     return CatalogRepair(
         problem=problem,
         snapshot=None,
@@ -170,8 +170,8 @@ def _look_up(
     return look_up(client, store, gaps, sought, index, buckets=pipeline.identity.buckets)
 
 
-def _tell_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iterator[str]:
-    """Rows of DataFrames and imports can be read from nowhere again; whoever gave them has to, and to say so."""
+def _describe_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iterator[str]:
+    """Rows of DataFrames and imports cannot be read again; the user must write them again, and confirm that."""
     known, next_epoch = query_batches.list_queries(base), epochs.next_epoch(base)
     newer = any(
         int(found[1]) >= next_epoch
@@ -226,7 +226,7 @@ def catch_up(
 
 
 def _renew_snapshots(catalog: Catalog, store: FileStore) -> None:
-    # Where there is no room for one now, retention writes the next: its token is higher than those of the lost time.
+    # If the disk has no space for one now, retention writes the next: its token is higher than those of the lost time.
     with suppress(TransientError):
         snapshots.renew_snapshots(catalog, store)
 

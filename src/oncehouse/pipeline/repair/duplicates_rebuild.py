@@ -1,7 +1,7 @@
 """Which events of an epoch were duplicates, found once more from the ids that the ledger keeps.
 
 An event is surely a duplicate when its id stands before it: in the epoch itself, in an epoch within the window before,
-or among ids that were taken out of ClickHouse. Whether older ids were still remembered then, nobody knows, so a list is
+or among ids that were taken out of ClickHouse. Whether older ids were still remembered then is not known, so a list is
 only accepted when the events that are surely duplicates are as many as the ledger counted: then they are those.
 """
 

@@ -276,14 +276,12 @@ class Restorer:
             )
         if any(repair.source is Source.CLICKHOUSE for repair in repairs):
             old = [found for found in self._state.segments if segments.is_adopted(found)]
-            made_again = self._read_adopted_again(old)
+            restored = self._reread_adopted(old)
             seen = min(s.first_seen_from for s in old), max(s.first_seen_to for s in old)
-            self._replace(
-                old, [replace(s, first_seen_from=seen[0], first_seen_to=seen[1]) for s in made_again]
-            )
+            self._replace(old, [replace(s, first_seen_from=seen[0], first_seen_to=seen[1]) for s in restored])
         return ()
 
-    def _read_adopted_again(self, old: Sequence[Segment]) -> tuple[Segment, ...]:
+    def _reread_adopted(self, old: Sequence[Segment]) -> tuple[Segment, ...]:
         """The ids that once came out of the tables, read from there again, where no row of them is gone."""
         client = connect(self._pipeline.clickhouse)
         gaps = read_gaps(client, self._pipeline, self._catalog)

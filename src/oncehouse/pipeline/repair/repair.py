@@ -1,8 +1,9 @@
-"""Repair: what is damaged is found, told with what can be done about it, and made again when asked.
+"""Plans a repair: finds damage and says what can be done about it; applies the plan when asked.
 
-Planning changes nothing and may run beside a pipeline. Doing takes the leases of all stages, so that nobody else
-decides meanwhile, and goes from the catalog to raw bytes, ids, duplicates, parts, letters and the key index: each needs
-those before it. Every step is a transaction of its own, so an end in the middle leaves less damage and never more.
+Planning changes nothing and may run while the pipeline runs. Repairing takes the leases of all stages, so that no
+other process decides meanwhile, and goes from the catalog to raw bytes, ids, duplicates, parts, dead letters and the
+key index: each needs those before it. Every step is a transaction of its own, so an end in the middle leaves less
+damage and never more.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class RepairResult:
 
 
 def plan_repair(pipeline: Pipeline, *, given_again: bool = False) -> RepairPlan:
-    """Look at everything; nothing is changed. `given_again`: rows that are not in Kafka will be given again."""
+    """Inspect everything; nothing is changed. `given_again`: the user will write rows again that are not in Kafka."""
     if (found := _find_problem(pipeline)) is not None:
         planned = _plan_catalog(pipeline, found, given_again=given_again)
         return RepairPlan(catalog=planned, files=(), files_checked=None)
@@ -129,12 +130,12 @@ def _find_problem(pipeline: Pipeline) -> _Problem | None:
     client = connect(pipeline.clickhouse)
     if (problem := inspect_catalog_file(pipeline)) is not None:
         with _needing_servers(pipeline, problem):
-            _demand_ledger(pipeline, client, problem)
+            _require_ledger(pipeline, client, problem)
         return _Problem(problem=problem, is_lost=True)
     catalog = open_catalog(pipeline)
     try:
         store = FileStore(pipeline.ledger.files)
-        age = describe_age(catalog, store) or _tell_excess(client, pipeline, catalog)
+        age = describe_age(catalog, store) or _describe_excess(client, pipeline, catalog)
         if age is not None:
             catalog.demand_primary()
     finally:
@@ -174,7 +175,7 @@ def _plan_catalog(pipeline: Pipeline, found: _Problem, *, given_again: bool) -> 
 def _bring_back(
     pipeline: Pipeline, found: _Problem, *, given_again: bool
 ) -> tuple[CatalogRepair, Path | None]:
-    """Planned once more, because nobody may have inserted since; a plan that is refused is only given back."""
+    """Planned once more, because the leases are held only now; a plan that is refused is returned without effect."""
     client = connect(pipeline.clickhouse)
     if found.is_lost:
         require_quiet(client, pipeline)
@@ -192,7 +193,7 @@ def _bring_back(
     return planned, None
 
 
-def _demand_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
+def _require_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
     """A pipeline that has never run has nothing to be repaired."""
     catalog = Catalog("sqlite://", pipeline.pipeline)
     try:
@@ -207,7 +208,7 @@ def _demand_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
         catalog.close()
 
 
-def _tell_excess(client: Client, pipeline: Pipeline, catalog: Catalog) -> str | None:
+def _describe_excess(client: Client, pipeline: Pipeline, catalog: Catalog) -> str | None:
     try:
         found = [gap for gap in read_gaps(client, pipeline, catalog) if gap.excess]
     except TransientError:
@@ -229,7 +230,7 @@ def _ask_kafka(pipeline: Pipeline, known_ids: dict[str, str]) -> KafkaFacts:
     for topic, facts in found.items():
         unfit.pop(topic, None)
         if known_ids.get(topic, facts.topic_id) != facts.topic_id:
-            unfit[topic] = f"topic {topic} was deleted and made anew, so its offsets mean something else"
+            unfit[topic] = f"topic {topic} was deleted and created again, so its offsets mean something else"
     return KafkaFacts(earliest=topics.earliest(places), latest=topics.latest(places), unfit=unfit)
 
 
@@ -262,7 +263,7 @@ def _restore_files(
         for group in _groups([repair for repair in repairs if repair.kind is kind]):
             told = f"{group[0].kind} {group[0].name}" + (f" and {len(group) - 1} more" if group[1:] else "")
             try:
-                # What was made again before is in the catalog by now, so each looks at it anew.
+                # What was restored before is in the catalog by now, so each group reads it again.
                 done.append(_restore(pipeline, catalog, token, group))
                 say(f"made again: {told}")
             except FencedError:

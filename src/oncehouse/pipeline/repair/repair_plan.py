@@ -192,7 +192,7 @@ class _Planner:
             epoch=epoch,
             rows=rows,
             records=sum(found.key_file.events for found in self._state.key_files if found.epoch <= epoch),
-            lost=f"which {rows} of the epoch's events are duplicates: {self._tell_unsent(epoch)}",
+            lost=f"which {rows} of the epoch's events are duplicates: {self._describe_unsent(epoch)}",
         )
 
     def _why_no_keys(self, found: RegisteredKeyFile) -> str | None:
@@ -200,10 +200,10 @@ class _Planner:
 
     def _why_other_ids(self, epoch: int) -> str | None:
         if self._rekeyed_at is not None and self._registered_at.get(epoch, 0.0) <= self._rekeyed_at:
-            return "the identity rule was changed since, so the ids do not tell what was a duplicate then"
+            return "the identity rule was changed since, so the ids do not show what was a duplicate then"
         return None
 
-    def _tell_unsent(self, epoch: int) -> str:
+    def _describe_unsent(self, epoch: int) -> str:
         names = {found.key_file.key_file for found in self._by_epoch[epoch]}
         rows = sum(
             part.live_rows
@@ -239,7 +239,7 @@ class _Planner:
 
     def _letters(self, letters: DeadLetterFile) -> Repair:
         why = (
-            "edits are a person's work, and nobody else has them"
+            "edits were made by hand, and no other copy exists"
             if letters.kind is LetterKind.EDIT
             else self._why_not_kafka(letters.epoch)
         )

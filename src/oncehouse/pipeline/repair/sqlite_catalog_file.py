@@ -1,6 +1,6 @@
 """The catalog as a file: whether it can be used at all, and how a restored one takes the place of a damaged one.
 
-A SQLite file that is missing or damaged is built anew beside its place and moved there when it is whole, so that a
+A SQLite file that is missing or damaged is built again next to its place and moved there when it is complete, so that a
 failure before leaves everything as it was. Other databases, and a sound file that other pipelines may use, are written
 in one transaction.
 """
@@ -87,9 +87,9 @@ def _put_in_place(path: Path, new: Path, aside: Path) -> Path | None:
     """The damaged file goes first: its log must never be read as that of the new one."""
     kept = path.is_file()
     for ending in ("", *_BESIDE):
-        beside = path.with_name(path.name + ending)
-        if beside.exists():
-            beside.rename(aside.with_name(aside.name + ending))
+        companion = path.with_name(path.name + ending)
+        if companion.exists():
+            companion.rename(aside.with_name(aside.name + ending))
     new.rename(path)
     handle = os.open(path.parent, os.O_RDONLY)
     try:

@@ -43,7 +43,7 @@ class TableGap:
 
     @property
     def excess(self) -> int:
-        """Strange rows that it does not know in sum either."""
+        """Unknown rows that the ledger does not know in sum either."""
         return max(0, self.strange_rows - self.rows_in_sum)
 
     @property
@@ -100,7 +100,7 @@ def arriving_seconds(sent_at: Iterable[float], pipeline: Pipeline, *, now: float
     if pipeline.clickhouse.insert_sessions:
         under_way += LOOK_WITHIN_SECONDS
     newest = max(sent_at, default=now - under_way)
-    # A mark of the future is one of a clock that differs: nobody can be sure of more than the whole time.
+    # A mark of the future is one of a clock that differs: only the whole time is safe.
     return min(under_way, newest + under_way - now)
 
 
@@ -150,7 +150,7 @@ def _unfit(gaps: Sequence[TableGap]) -> Iterator[str]:
                 "(docs/repair.md, Tables that drop rows)"
             )
         elif gap.unknown and gap.table.id_column is None:
-            yield f"{name} has no column of unique ids, so nobody can say which events its rows are"
+            yield f"{name} has no column of unique ids, so it is not known which events its rows are"
     for one, other in combinations(gaps, 2):
         if (one.unknown or other.unknown) and may_share(one.table, other.table) and _is_routed(one, other):
             yield (
@@ -162,7 +162,7 @@ def _unfit(gaps: Sequence[TableGap]) -> Iterator[str]:
 
 
 def describe_missing(gaps: Sequence[TableGap], tables: Sequence[Table]) -> Iterator[str]:
-    """A table that is not there has got none of the events that others have under batches nobody knows."""
+    """A table that is not there has got none of the events that others have under unknown batches."""
     there = {gap.table.name for gap in gaps}
     for table in tables:
         others = [gap.table.name for gap in gaps if gap.unknown and may_share(gap.table, table)]

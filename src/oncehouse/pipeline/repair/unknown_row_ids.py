@@ -105,10 +105,10 @@ def look_up(
                 continue
             live[held.name] += len(mine)
             there[held.name] += count_matching(mine, ids[held.table])
-    return _judge(asked, there, live, tuple(refused))
+    return _conclude(asked, there, live, tuple(refused))
 
 
-def _judge(
+def _conclude(
     asked: Sequence[Sought], there: Counter[str], live: Counter[str], refused: tuple[str, ...]
 ) -> Found:
     come = [held for held in asked if 0 < there[held.name] == live[held.name]]

@@ -1,9 +1,9 @@
-"""Letters tried again: an epoch over a fixed list of letters instead of Kafka's offsets.
+"""Replays dead letters: an epoch over a fixed list of dead letters instead of Kafka's offsets.
 
-Files of letters never change. A replay takes whole files: what was asked for is decoded again, the rest is
-carried over, and what fails once more is written down anew. The files it took are marked as tried, so each
-letter stands in exactly one open file. The position stays the original one, and so do the bytes unless
-somebody has edited them, so an event that has arrived in the meantime is a duplicate.
+Files of dead letters never change. A replay takes whole files: the selected dead letters are decoded again, the rest
+is carried over, and what fails once more is written to new files. The files it took are marked as tried, so each dead
+letter is in exactly one open file. The position stays the original one, and so do the bytes unless they were edited,
+so an event that has arrived in the meantime is a duplicate.
 """
 
 from __future__ import annotations

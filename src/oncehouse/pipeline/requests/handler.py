@@ -1,4 +1,4 @@
-"""What people have asked for, performed by the holder of the ingest lease between two epochs.
+"""Performs requests of users, in the process that holds the ingest lease, between two epochs.
 
 Each request ends with a result in the catalog, also when it is refused: a request that cannot be met must
 neither stop the pipeline nor come back for ever.
@@ -58,7 +58,7 @@ _LOOK_SECONDS = 5.0
 # How often the catalog is asked what became of a change, while it is away.
 _ASK_AGAIN_SECONDS = 1.0
 
-# A request that keeps failing for passing reasons is refused in the end: somebody has to look.
+# A request that keeps failing for passing reasons is refused in the end, so that an operator sees it.
 _MOST_TRIES = 20
 
 
@@ -79,7 +79,7 @@ class RequestHandler:
         self.pipeline = under_ledgers_rule(pipeline, catalog) or pipeline
         """Under the rule that holds; it changes when the ledger's does."""
         self.rekeys = True
-        """Whether a change of the identity rule is performed here too; otherwise somebody does it beside the epochs."""
+        """Whether a change of the identity rule is performed here too; otherwise a thread does it during epochs."""
         self._spark = spark
         self._file = pipeline
         self._catalog = catalog
@@ -150,7 +150,7 @@ class RequestHandler:
         ]
         if files:
             with translated_errors(self.pipeline.pipeline):
-                yield _try_again(
+                yield _replay_files(
                     self._spark, self.pipeline, self._catalog, self._token, files, Selection(schemas=known)
                 )
 
@@ -170,7 +170,7 @@ class RequestHandler:
             raise
 
     def begin_rekey(self, request: Request) -> RekeyJob | None:
-        """None: the ledger has that rule already. Raises where this pipeline file cannot tell what the rule means."""
+        """None: the ledger has that rule already. Raises where this pipeline file does not say what the rule means."""
         wanted = under_asked_rule(self._file, self._catalog, request)
         if wanted is None:
             raise refuse_start(self.pipeline.pipeline)
@@ -253,7 +253,7 @@ def _replay(
     if not letters:
         requests.finish_request(catalog, token, request.request, "there are no dead letters to try again")
         return
-    yield _try_again(spark, pipeline, catalog, token, letters, selection, request=request.request)
+    yield _replay_files(spark, pipeline, catalog, token, letters, selection, request=request.request)
 
 
 def _edit(
@@ -275,12 +275,12 @@ def _edit(
             catalog, token, request.request, "the edited letters are no dead letters any more"
         )
         return
-    yield _try_again(
+    yield _replay_files(
         spark, pipeline, catalog, token, letters, Selection(), request=request.request, edits=edits
     )
 
 
-def _try_again(
+def _replay_files(
     spark: SparkSession,
     pipeline: Pipeline,
     catalog: Catalog,

@@ -60,7 +60,7 @@ RunTasks = Callable[["SparkSession", Any, Sequence[Any]], list[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A round beside the epochs."""
+    """A round while epochs go on."""
 
     left: int
     """Events that were to be prepared when it began."""
@@ -105,7 +105,7 @@ def choose_round(left: Sequence[Registered], *, most_events: int) -> tuple[Regis
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyPlan:
-    """Key files that share a file of keys, which is written anew."""
+    """Key files that share a file of keys, which is written again."""
 
     read: ReadPlan
     key_files: tuple[KeyFile, ...]
@@ -130,7 +130,7 @@ class RekeyJob:
         self._chosen: set[str] = set()
 
     def forget_lost(self) -> bool:
-        """Begin anew where files are gone that were prepared; says whether it did.
+        """Start over if prepared files are gone; returns whether it did.
 
         Retention of 0.1.0 knows no names for them and sweeps, if it has its lease between two processes of ours.
         """
@@ -144,8 +144,8 @@ class RekeyJob:
         return True
 
     def prepare_round(self) -> bool:
-        """Prepare some of what is left, beside epochs; says whether the rest may be made up for while they wait."""
-        _demand_own_ids(self.pipeline, self._catalog)
+        """Prepare some of what is left while epochs go on; says whether the rest may be made up for while they wait."""
+        _require_own_ids(self.pipeline, self._catalog)
         planned = plan_round(self._count_left(), self._before)
         if planned is None:
             return not self.forget_lost()
@@ -172,7 +172,7 @@ class RekeyJob:
 
         None: more is left than a round and an epoch of `epoch_events`; nothing was done.
         """
-        _demand_own_ids(self.pipeline, self._catalog)
+        _require_own_ids(self.pipeline, self._catalog)
         if epoch_events is not None and self._count_left() > ROUND_EVENTS + epoch_events:
             return None
         while chosen := self._choose():
@@ -238,14 +238,14 @@ class RekeyJob:
         }
 
 
-def _demand_own_ids(pipeline: Pipeline, catalog: Catalog) -> None:
+def _require_own_ids(pipeline: Pipeline, catalog: Catalog) -> None:
     adopted = [found for found in segments.list_segments(catalog) if segments.is_adopted(found)]
     if adopted:
         until = datetime.fromtimestamp(max(s.first_seen_to for s in adopted) + pipeline.identity.window, UTC)
         raise PermanentError(
             f"Pipeline {pipeline.pipeline}: the key index holds {sum(s.keys for s in adopted)} ids that a repair took "
-            "out of ClickHouse. Nobody has the bytes that a new rule would make ids of, so the rule cannot be changed "
-            f"before they have left the window, on {until:%Y-%m-%d}."
+            "out of ClickHouse. The bytes that a new rule would make ids of no longer exist, so the rule cannot be "
+            f"changed before they have left the window, on {until:%Y-%m-%d}."
         )
 
 
@@ -300,7 +300,7 @@ def _place(key_files: Iterable[KeyFile], file: FileRef) -> Iterator[tuple[str, F
 
 
 def rekey_task(plan: RekeyPlan) -> FileRef:
-    """The work of one task: a file of keys written anew, each key file's range sorted by itself."""
+    """The work of one task: a file of keys written again, each key file's range sorted by itself."""
     store = FileStore(plan.read.files_root)
     decoder = make_decoder(plan.read)
     made = [sort_ids(ids) for ids in (make_ids(store, plan.read, decoder, found) for found in plan.key_files)]

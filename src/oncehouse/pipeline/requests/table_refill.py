@@ -156,7 +156,7 @@ def _decode_missing(
     ]
 
 
-def _demand_key(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded, chosen: Places) -> None:
+def _require_key(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded, chosen: Places) -> None:
     """Refuse events that lack the field by which the table merges rows."""
     taken = set(decoded.taken[chosen].tolist()) if plan.read.refused else set()
     for rejection in reject_versions(decoded, plan.read.refused).rejected:
@@ -181,7 +181,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
         chosen = np.arange(decoded.rows.num_rows) if routes is None else np.flatnonzero(routes)
         numbers = (events + decoded.taken[chosen]).astype(np.uint32)
         rows = decoded.rows.take(pa.array(chosen))
-        _demand_key(plan, block, decoded, chosen)
+        _require_key(plan, block, decoded, chosen)
         if rows.num_rows:
             records = block.take(pa.array(decoded.taken[chosen]))
             ids = unique_ids(plan.read.identity, rows, records, records.column("schema"))

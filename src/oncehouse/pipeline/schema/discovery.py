@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas, list_schemas
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.avro import schema_sources as avro_sources
-from oncehouse.pipeline.formats.factory import demand_section
+from oncehouse.pipeline.formats.factory import require_section
 from oncehouse.pipeline.formats.protobuf import schema_sources as protobuf_sources
 from oncehouse.pipeline.formats.schema_registry import RegistryClient
 
@@ -44,7 +44,7 @@ def known_schemas(pipeline: Pipeline, catalog: Catalog | None) -> tuple[Schema, 
 
 
 def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ...]:
-    """Those of the names that can be had now; the others are nobody's fault."""
+    """Those of the names that can be had now; the others are left out."""
     declared = tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)
     missing = set(names) - {schema.schema for schema in declared}
     match pipeline.source.format:
@@ -65,11 +65,11 @@ def check_schemas(pipeline: Pipeline) -> None:
 
 
 def _avro(pipeline: Pipeline) -> Avro:
-    return demand_section(pipeline.source.avro, "avro")
+    return require_section(pipeline.source.avro, "avro")
 
 
 def _protobuf(pipeline: Pipeline) -> Protobuf:
-    return demand_section(pipeline.source.protobuf, "protobuf")
+    return require_section(pipeline.source.protobuf, "protobuf")
 
 
 def learn_schemas(pipeline: Pipeline, catalog: Catalog, names: Collection[str]) -> bool:

@@ -2,7 +2,7 @@
 
 Fields come from the pipeline file and from what the ledger has learnt beyond it; `with_learned` is the one place
 where they meet. A field that is learnt gets its column first and is written down after, so that a crash in
-between leaves a column that nobody fills, never a field without a column. Parts carry their own columns, so what
+between leaves a column that is not filled, never a field without a column. Parts carry their own columns, so what
 was made before goes out as it was made.
 """
 

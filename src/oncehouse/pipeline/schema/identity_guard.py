@@ -1,6 +1,6 @@
 """Whether ledger and pipeline file mean the same identity rule, and what may be done when they do not.
 
-A ledger takes no events under another rule than its own. Where somebody has asked for the change, a process that has
+A ledger takes no events under another rule than its own. Where the change was requested, a process that has
 either rule in its file runs under the ledger's own until the change is made; where it cannot know that one, the change
 comes before its first epoch.
 """

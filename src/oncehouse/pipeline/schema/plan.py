@@ -196,14 +196,14 @@ def make_plan(pipeline: Pipeline, catalog: Catalog, schemas: Sequence[Schema]) -
     changes = plan_fields(pipeline, learned, schemas)
     then = with_learned(pipeline, [*learned, *to_learn(pipeline, changes)])
     facts = _read_facts(pipeline)
-    demand_fields(with_tables(then, facts), known_schemas(pipeline, catalog), schemas)
+    require_fields(with_tables(then, facts), known_schemas(pipeline, catalog), schemas)
     return SchemaPlan(fields=changes, columns=tuple(plan_tables(then, facts)))
 
 
-def demand_fields(pipeline: Pipeline, known: Sequence[Schema], planned: Sequence[Schema]) -> None:
+def require_fields(pipeline: Pipeline, known: Sequence[Schema], planned: Sequence[Schema]) -> None:
     """Refuse planned versions without a field that ids or tables depend on."""
-    judged = check_versions(pipeline, known, {schema.schema for schema in planned})
-    if found := [finding for finding in judged if finding.level is Level.ERROR]:
+    findings = check_versions(pipeline, known, {schema.schema for schema in planned})
+    if found := [finding for finding in findings if finding.level is Level.ERROR]:
         lines = "\n".join(f"  {finding.what}\n    → {finding.advice}" for finding in found)
         raise ConfigurationError(
             f"Pipeline {pipeline.pipeline}: nothing is planned for these versions:\n{lines}"

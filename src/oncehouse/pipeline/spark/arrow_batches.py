@@ -1,6 +1,6 @@
 """The blocks in which a worker gets records: bounded by their bytes, or by their number where that is enough.
 
-Spark weighs a block anew after every record that it adds. While records are small and their size is known, their
+Spark weighs a block again after every record that it adds. While records are small and their size is known, their
 number alone is bounded; a record that is far larger than the others is then not handed over but marked, and the epoch
 is read once more, by weight. So a block never holds more than a few times the bytes that were asked for.
 """
@@ -29,7 +29,7 @@ BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 SETTINGS = {ROWS_SETTING: str(BLOCK_ROWS), BYTES_SETTING: str(BLOCK_BYTES)}
 
 _NEVER_WEIGHED = str((1 << 31) - 1)
-# Beside larger records the weighing costs nothing.
+# For larger records the weighing costs next to nothing.
 _SMALL_BYTES = 4096
 _OUTSIZE = 4
 _OUTSIZE_SOURCE = -1

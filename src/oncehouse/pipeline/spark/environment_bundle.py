@@ -95,7 +95,7 @@ def gather_packages(wanted: Iterable[str]) -> dict[str, metadata.Distribution]:
         except metadata.PackageNotFoundError:
             if asked:
                 raise ConfigurationError(f"The package {name!a} is not installed here.") from None
-            continue  # for another platform or Python, or an extra that nobody installed
+            continue  # for another platform or Python, or an extra that is not installed
         found[normalize(name)] = package
         waiting += [(*needed, False) for needed in _needs(package, extras)]
     return found
@@ -146,7 +146,7 @@ def _is_left_out(parts: Sequence[str]) -> bool:
 
 
 def _forget_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The same installed files make the same bundle, whoever writes it and when."""
+    """The same installed files make the same bundle, at any time and on any machine."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mtime = 0

@@ -37,7 +37,7 @@ _PYTHON_SETTING = "spark.pyspark.python"
 # The folder that Spark unpacks the environment into, below the folder in which an executor works.
 _UNPACKED = "environment"
 PATIENCE_SECONDS = 300.0
-TELL_AFTER_SECONDS = 15.0
+REPORT_AFTER_SECONDS = 15.0
 _LOOK_SECONDS = 0.2
 _HOST = re.compile(r"\(TID \d+\) \(([^\s()]+) executor ([^\s()]+)\)")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
@@ -102,7 +102,7 @@ def await_executors(
                 f"{where} within {waited:.0f} s. Look whether it has machines that are free and large enough for what "
                 f"spark.settings ask for ({asked}). Nothing was read or written."
             )
-        if waited > TELL_AFTER_SECONDS and not told:
+        if waited > REPORT_AFTER_SECONDS and not told:
             say(f"{where} yet. Waiting.")
             told = True
         stop.wait(_LOOK_SECONDS)

@@ -80,7 +80,7 @@ def find_reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     if not causes:
-        # PySpark tells first which call it was, and what Java said after a colon.
+        # PySpark names the call first, and gives the message of Java after a colon.
         causes = [line for line in lines if line.startswith(": ")] or lines[:1] or ["no reason was given"]
     told = re.sub(r"^(Caused by)?: ", "", causes[-1])
     return re.sub(r"^(?:[\w$]+\.)+([\w$]+): ", "", told).rstrip(".")

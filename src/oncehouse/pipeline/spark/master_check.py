@@ -26,7 +26,7 @@ def is_local(master: str) -> bool:
 
 
 def require_master(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise where it can be told without Spark that there is nobody to ask for executors."""
+    """Raise if it can be known without Spark that no master will give executors."""
     asked = pipeline.spark.master
     if asked == "yarn" and not any(environment.get(name) for name in _HADOOP_FOLDERS):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The Spark session: settings that the road needs, under whatever the pipeline file asks for."""
+"""The Spark session: settings that the pipeline needs, overridden by those of the pipeline file."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ _COMPILED_LATER = (
 _JAVA_OPTIONS = f"{_REGIONS} {_COMPILED_LATER}"
 
 _SETTINGS = {
-    # Workers start with the road's modules loaded.
+    # Workers start with the pipeline's modules loaded.
     "spark.python.daemon.module": "oncehouse.pipeline.spark.worker_daemon",
     # Loads and reads share the cores instead of waiting for each other.
     "spark.scheduler.mode": "FAIR",
-    # A worker gets records in blocks, and holds one beside the chunk that it fills: large records make small ones.
+    # A worker gets records in blocks, and holds one besides the chunk that it fills: large records make small ones.
     **arrow_batches.SETTINGS,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
@@ -70,7 +70,7 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # What Spark's pages, event logs and printed plans show in place of a value: judged by the setting's name.
+    # What Spark's pages, event logs and printed plans show in place of a value: chosen by the setting's name.
     "spark.redaction.regex": SECRET_SETTINGS,
     "spark.sql.redaction.options.regex": SECRET_SETTINGS,
     "spark.driver.defaultJavaOptions": _JAVA_OPTIONS,
@@ -126,7 +126,7 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
         master(pipeline.spark.master)
     )
     settings = _gather_settings(pipeline, jars)
-    # A Java that runs already is told by a call, which nobody else sees.
+    # A Java that runs already gets it by a call, which no other process sees.
     starts = not runs_java()
     secrets = {name: value for name, value in settings.items() if starts and is_secret_setting(name)}
     for name, value in settings.items():
@@ -150,11 +150,11 @@ def runs_java() -> bool:
     """Whether Spark's Java is there already: started by this process before, or by spark-submit before Python."""
     from pyspark import SparkContext
 
-    return SparkContext._gateway is not None or _GATEWAY in os.environ  # noqa: SLF001 - PySpark tells it nowhere else
+    return SparkContext._gateway is not None or _GATEWAY in os.environ  # noqa: SLF001 - PySpark has no public name for it
 
 
 def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]:
-    """The road's own, what the machine asks for, and above both what the pipeline file says."""
+    """Our own settings, those that the machine needs, and above both those of the pipeline file."""
     settings = _SETTINGS | executor_settings(pipeline)
     if is_local(pipeline.spark.master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -185,7 +185,7 @@ def has_ended(spark: SparkSession, failure: BaseException | None = None) -> bool
     """
     from py4j.protocol import Py4JError
 
-    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark tells it nowhere else
+    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark has no public name for it
     if java is None:
         return False
     if isinstance(failure, OSError | Py4JError | TransientError):

@@ -1,6 +1,6 @@
 """Which versions the driver and Spark's workers run, and whether they are the same. Loads no library to find out.
 
-The driver tells its versions in an environment variable; `worker_daemon.py` compares them on each executor before the
+The driver passes its versions in an environment variable; `worker_daemon.py` compares them on each executor before the
 first task there, also on one that joins late. Of Python the minor version counts. Of oncehouse the code itself counts
 too: two checkouts may have one version.
 """
@@ -75,7 +75,7 @@ def find_differences(driver: Mapping[str, str], worker: Mapping[str, str]) -> li
 def require_driver_versions() -> None:
     """On an executor: raise ConfigurationError unless it runs what the driver runs.
 
-    A driver that tells nothing is on this very machine.
+    A driver that passes none runs on this machine.
     """
     if not (told := os.environ.get(VARIABLE)):
         return

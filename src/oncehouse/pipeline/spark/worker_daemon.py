@@ -1,4 +1,4 @@
-"""Spark's Python daemon with the road's modules loaded, so that workers forked from it start warm.
+"""Spark's Python daemon with the pipeline's modules loaded, so that workers forked from it start warm.
 
 Spark runs this as `spark.python.daemon.module`. Versions are compared before any library is imported, so that what
 differs is named rather than felt. Nothing that starts threads may be imported here: a forked child has only the thread
@@ -50,7 +50,7 @@ def _is_archive_in(home: Path, path: str) -> bool:
 def keep_memory() -> None:
     """Let a worker keep what it frees for the next block, instead of giving it back to the kernel at once.
 
-    Taking memory anew costs a fault and a cleared page for every 4 kB, which was much of what workers did. What is
+    Taking memory again costs a fault and a cleared page for every 4 kB, which was much of what workers did. What is
     kept is never more than a worker has used before, and Spark ends workers that are idle for a minute. Under what
     the user's environment says.
     """

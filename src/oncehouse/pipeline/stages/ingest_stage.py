@@ -1,8 +1,7 @@
 """What every holder of the ingest lease does, wherever its events come from.
 
-Only the holder decides what is new. Between two epochs it performs what people have asked for, and beside them it
-keeps the key index compact. Where events come from is the business of `stream.py` (Kafka), `frames.py` (somebody's
-DataFrames) and `importing.py` (files).
+Only the holder decides what is new. Between two epochs it performs requests, and meanwhile it keeps the key index
+compact. Events come from `kafka_stream.py`, `external/dataframe_ingest.py` or `external/file_import.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class IngestStage(Protocol):
         """Settle epochs until `stop` is set, or with `once` until all that was there is settled."""
 
     def keep_compact(self, stop: threading.Event) -> None:
-        """Merge small segments beside the epochs, until `stop` is set. Runs on a thread of its own."""
+        """Merge small segments while epochs go on, until `stop` is set. Runs on a thread of its own."""
 
 
 class IngestLeaseHolder:
@@ -57,12 +56,12 @@ class IngestLeaseHolder:
         self._spark = stages.spark
         self._catalog = stages.catalog
         self._lease = lease or stages.leases[Stage.INGEST]
-        self._on_epoch = stages.report.add_epoch
+        self._on_epoch = stages.reporter.add_epoch
         self._say = stages.say
         self._gate = BackpressureGate(stages.pipeline, self._catalog, self._lease, report=self._say)
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._epoch_lock = threading.Lock()
-        # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
+        # Held while files are replaced or dropped: by merges, requests and retention. Epochs may read meanwhile.
         self._filing = stages.filing
         self._stop = stages.stop
         self._handler = RequestHandler(
@@ -115,7 +114,7 @@ class IngestLeaseHolder:
                 told = str(error)
 
     def _change_rule(self) -> bool:
-        """Prepare a part of another identity rule beside the epochs, or let it take effect; says whether to go on."""
+        """Prepare a part of another identity rule while epochs go on, or let it take effect; says whether to go on."""
         request = requests.open_rekey(self._catalog)
         if request is None:
             if self._changing is not None or not self._is_tidy:
@@ -161,10 +160,10 @@ class IngestLeaseHolder:
         return False
 
     def _on_rule_changed(self) -> None:
-        """Before the next epoch begins, for whoever has to start again under another rule."""
+        """Called before the next epoch, for a stage that has to restart under another rule."""
 
     def _is_passing(self, changing: RekeyJob, error: Exception) -> bool:
-        """Whether somebody took the request back, or retention dropped key files while they were read."""
+        """Whether the request was withdrawn, or retention dropped key files while they were read."""
         now = requests.open_rekey(self._catalog)
         if now is None or now.request != changing.request:
             return True

@@ -66,7 +66,7 @@ class KafkaIngestStage(IngestLeaseHolder):
         super().__init__(stages)
         self._topics = topics
         self._stale_leaders = StaleLeaders()
-        self._tell_stream = stages.report.set_stream
+        self._set_stream = stages.reporter.set_stream
         self._settled = False
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
@@ -110,14 +110,14 @@ class KafkaIngestStage(IngestLeaseHolder):
         if not self._gate.wait(stop.is_set):
             return
         starting = self._starting_positions()
-        self._demand_current()
+        self._require_current()
         with translated_errors(self._pipeline.pipeline):
             checkpoint = self._new_checkpoint()
             query = self._start(starting, checkpoint, once=once)
         try:
             while query.isActive and not stop.is_set() and not self._resizing.is_set():
                 _wait_a_second(query)
-                self._tell_stream(_read_progress(query))
+                self._set_stream(_read_progress(query))
                 if not once:
                     self._perform_requests()
             error = query.exception() if not query.isActive else None
@@ -128,12 +128,12 @@ class KafkaIngestStage(IngestLeaseHolder):
         if failure is None and error is not None:
             failure = rebuild_error(self._pipeline.pipeline, str(error))
         if isinstance(failure, DataLossError):
-            # Spark says that records are gone, in words of its own; whoever asks Kafka can say which.
+            # Spark says that records are gone, in words of its own; Kafka knows which.
             self._starting_positions()
         if failure is not None:
             raise failure
 
-    def _demand_current(self) -> None:
+    def _require_current(self) -> None:
         """Offsets of a catalog that has lost epochs would be read, and delivered, once more."""
         leases.demand_held(self._catalog, self._lease)
         demand_current(self._catalog, FileStore(self._pipeline.ledger.files))
@@ -177,7 +177,7 @@ class KafkaIngestStage(IngestLeaseHolder):
 
         def on_micro_batch(frame: DataFrame, number: int) -> None:
             # What is not settled now is read again from the ledger's offsets at the next start. The lock is
-            # not waited for blindly: whoever stops the stream holds it, and waits for this callback to end.
+            # awaited with a timeout: the thread that stops the stream holds it, and waits for this callback to end.
             try:
                 self._gate.wait(self._stopping.is_set)
                 while not self._stopping.is_set():
@@ -253,7 +253,7 @@ class KafkaIngestStage(IngestLeaseHolder):
             structured_logging.write(_log, logging.INFO, "epoch read again", record_bytes=round(known_bytes))
             manifests = read_frame(frame, plan)
         self._read_bytes = sum(task.read_bytes for task in manifests)
-        # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.
+        # Asked after the records were read: a topic created again meanwhile may go on with the same offsets.
         check_topics(self._topics.describe(), self._topic_ids, {}, {})
         return manifests
 

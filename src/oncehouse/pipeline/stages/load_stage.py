@@ -1,6 +1,6 @@
 """The load stage: cuts batches and sends them, at most one insert at a time a table and no faster than it allows.
 
-It looks at the catalog a few times a second and decides by the pure `plan_batches`; each insert runs on a thread
+It reads the catalog a few times a second and decides by the pure `plan_batches`; each insert runs on a thread
 of its own as a Spark job. While ClickHouse does not answer no small batch is cut, so that what waits goes out in
 large ones afterwards. A stop lets what has been started finish, a drain goes on until nothing is left.
 """
@@ -67,7 +67,7 @@ class LoadStage:
         say: Callable[[str], None],
         tables_unseen: bool = False,
     ) -> None:
-        """`tables_unseen`: ClickHouse was away at the start, so nobody has looked whether the tables are fit."""
+        """`tables_unseen`: ClickHouse was down at the start, so the tables have not been checked yet."""
         self._spark = spark
         self._pipeline = pipeline
         self._catalog = catalog
@@ -106,7 +106,7 @@ class LoadStage:
                 time.sleep(_TICK_SECONDS)
 
     def _step(self, pool: ThreadPoolExecutor, *, stopping: bool, draining: bool) -> bool:
-        """One look at the catalog; says whether anything is left to do."""
+        """Read the catalog once and act; returns whether anything is left to do."""
         self._collect()
         if stopping:
             return bool(self._in_flight)
@@ -131,7 +131,7 @@ class LoadStage:
         for batch in self._due(waiting, now):
             self._last_start[batch.table] = time.monotonic()
             self._in_flight[batch.table] = batch, pool.submit(self._load, batch)
-        # A table with too many parked batches gets no further ones until somebody has looked at them.
+        # A table with too many parked batches gets no further ones until an operator has acted.
         open_tables = {part.table for part in parts if parked[part.table] < PARKED_LIMIT}
         return bool(self._in_flight or waiting or open_tables)
 
@@ -256,7 +256,7 @@ class LoadStage:
                 self._last_cut[table] = max(self._last_cut.get(table, 0.0), ended.inserting_at)
 
     def _facts_for(self, batch: Batch) -> TableFacts | None:
-        """What the table is; asked anew before a retry, for somebody may have changed it."""
+        """The table's facts; read again before a retry, because the table may have changed."""
         if batch.attempts or batch.table not in self._facts:
             with suppress(OncehouseError):  # the insert itself will say what is wrong
                 self._facts = read_tables(self._pipeline)

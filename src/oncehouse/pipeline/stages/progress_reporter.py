@@ -1,4 +1,4 @@
-"""What a run has done since its start, counted for whoever looks on. A report never ends a run."""
+"""Counts what a run has done since its start and reports it. A failed report never ends a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunResult:
 
 
 class ProgressReporter:
-    """Counts what has been done since the start, for whoever looks on."""
+    """Counts what has been done since the start."""
 
     def __init__(self, catalog: Catalog, topics: Topics | None, listen: Callable[[Progress], None]) -> None:
         self._catalog = catalog
@@ -54,22 +54,22 @@ class ProgressReporter:
             self._rows += rows
 
     def set_done_share(self, done: int, total: int) -> None:
-        """How much of what has an end is settled."""
+        """How much of a source that ends is settled."""
         self._share = done / total if total else 1.0
 
     def set_stream(self, stream: StreamProgress | None) -> None:
-        """What Spark says of its stream."""
+        """The figures that Spark gives for its stream."""
         self._stream = stream
 
-    def tell(self) -> None:
+    def report(self) -> None:
         try:
-            self._last = self._look()
+            self._last = self._read()
         except OncehouseError:
             return  # shown again when Kafka and the catalog answer
         self._listen(self._last)
 
     def result(self) -> RunResult:
-        self.tell()
+        self.report()
         parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
         return RunResult(progress=self._last, parked=len(parked), refused=self._list_refused())
 
@@ -90,7 +90,7 @@ class ProgressReporter:
         latest = topics.latest(positions)
         return sum(max(0, latest[place] - offset) for place, offset in positions.items())
 
-    def _look(self) -> Progress:
+    def _read(self) -> Progress:
         lag = None if self._topics is None else self._lag(self._topics)
         waiting = batches.waiting_batches(self._catalog)
         parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])

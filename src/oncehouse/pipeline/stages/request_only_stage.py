@@ -45,7 +45,7 @@ class RequestOnlyStage:
             stop.wait(_LOOK_SECONDS)
 
     def keep_compact(self, stop: threading.Event) -> None:
-        """Segments are merged by whoever writes epochs."""
+        """The process that writes epochs merges segments."""
 
     def _perform(self, stop: threading.Event) -> None:
         stages = self._stages

@@ -103,12 +103,12 @@ class ProgressDeclarer:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set; then once more, for what has arrived meanwhile."""
         pause = min(declare.every for _, declare in self._declared)
-        self.look()  # what a run that ends by itself is about
+        self.update()  # what a run that ends by itself is about
         while not stop.wait(pause):
-            self.look()
-        self.look(reads_kafka=False)
+            self.update()
+        self.update(reads_kafka=False)
 
-    def look(self, *, reads_kafka: bool = True) -> None:
+    def update(self, *, reads_kafka: bool = True) -> None:
         """Whatever fails is said once and tried again: the Facts wait meanwhile, and no row is in danger."""
         try:
             if reads_kafka:
@@ -134,7 +134,7 @@ class ProgressDeclarer:
         empty = self._topics.earliest(ends)
         return SourceSnapshot(
             clock_ms=clock_ms,
-            # A partition that nobody has written to, or whose records are all gone, has nothing to settle.
+            # A partition without records, or whose records are all gone, has nothing to settle.
             ends={partition: end for partition, end in ends.items() if end > empty[partition]},
         )
 

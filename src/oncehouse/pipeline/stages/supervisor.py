@@ -2,7 +2,7 @@
 
 It decides nothing. Ingest works on the thread that calls `go`, batching and loading on one thread a table, merges
 and retention on their own. The first error that cannot pass ends all of them; a stop lets what has been started
-finish and gives the leases back. Where epochs come from is told by whoever makes the ingest.
+finish and gives the leases back. Where epochs come from depends on the ingest stage that the caller makes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StageSupervisor:
         self,
         pipeline: Pipeline,
         catalog: Catalog,
-        report: ProgressReporter,
+        reporter: ProgressReporter,
         make_ingest: Callable[[StageSupervisor], IngestStage],
         *,
         stages: Sequence[Stage] = tuple(Stage),
@@ -64,12 +64,12 @@ class StageSupervisor:
         self.pipeline = pipeline
         """Replaced once by one that knows the tables, where they were not there at the start."""
         self.catalog = catalog
-        self.report = report
+        self.reporter = reporter
         self.say = say
         self.leases: dict[Stage, Lease] = {}
         """Those held, by stage."""
         self.filing = threading.Lock()
-        """Held by whoever replaces or drops files of the ledger."""
+        """Held while files of the ledger are replaced or dropped."""
         self._make_ingest = make_ingest
         self._stages = tuple(stages)
         self._given_spark = spark
@@ -85,7 +85,7 @@ class StageSupervisor:
     def go(self, *, once: bool, wait: bool) -> RunResult:
         held = self._acquire(wait=wait)
         if not held:
-            return self.report.result()
+            return self.reporter.result()
         self.leases = {lease.stage: lease for lease in held}
         heartbeat = leases.Heartbeat(
             self.catalog,
@@ -95,7 +95,7 @@ class StageSupervisor:
             on_resumed=lambda: demand_current(self.catalog, FileStore(self.pipeline.ledger.files)),
         )
         try:
-            # Started only now: whoever waits for a lease, or is refused one, needs no Spark.
+            # Started only now: a process that waits for a lease, or is refused one, needs no Spark.
             self.spark = self._given_spark or open_session(
                 self.pipeline, self._jars, say=self.say, stop=self.stop
             )
@@ -109,7 +109,7 @@ class StageSupervisor:
             heartbeat.stop()
             self._release(held)
         self._raise_failure()
-        return self.report.result()
+        return self.reporter.result()
 
     def _work(self, *, once: bool) -> None:
         ingest = self._make_ingest(self)
@@ -123,7 +123,7 @@ class StageSupervisor:
         if Stage.RETENTION in self.leases:
             others.append(self._thread("retention", self._retain))
         if self._tables_unseen:
-            others.append(self._thread("tables", self._look_at_tables))
+            others.append(self._thread("tables", self._wait_for_tables))
         try:
             ingest.run(self.stop, once=once)
         except BaseException as error:  # noqa: BLE001 - raised again below, when all threads have ended
@@ -140,7 +140,7 @@ class StageSupervisor:
                 thread.join(_LAST_DECLARATION_SECONDS)  # a server that does not answer holds up no stop
 
     def _declare(self, loaded: threading.Event) -> list[threading.Thread]:
-        """Beside the loads: how far tables have come, for the etl scheduler. Ends after the last of them."""
+        """Declares how far tables have come to the etl scheduler, while loads go on. Ends after the last of them."""
         kafka = self.pipeline.source.kafka
         if Stage.LOAD not in self.leases or kafka is None or not declared_tables(self.pipeline):
             return []
@@ -157,10 +157,10 @@ class StageSupervisor:
         if not self._failed_while_ending:
             raise name_lost_java(self.pipeline) from self._failure
 
-    def _look_at_tables(self) -> None:
+    def _wait_for_tables(self) -> None:
         """Until they are there: epochs and requests must know which fields decide about merges.
 
-        Whoever loads looks for itself, and may be another process.
+        The load stage checks for itself, and may be in another process.
         """
         while not self.stop.wait(_TABLES_SECONDS):
             if (known := with_merging_fields_if_up(self.pipeline)) is not None:
@@ -173,7 +173,7 @@ class StageSupervisor:
             self.pipeline,
             self.catalog,
             self.leases[Stage.LOAD],
-            on_loaded=self.report.add_rows,
+            on_loaded=self.reporter.add_rows,
             say=self.say,
             tables_unseen=self._tables_unseen,
         )
@@ -241,7 +241,7 @@ class StageSupervisor:
         # A run that has nothing to wait for still does one round.
         while not self.stop.is_set() or (rounds == 0 and self._failure is None):
             try:
-                told = told or self._tell_of_jump()
+                told = told or self._report_clock_jump()
                 with self.filing, translated_errors(self.pipeline.pipeline):
                     retain(
                         self.pipeline,
@@ -261,7 +261,7 @@ class StageSupervisor:
             rounds += 1
             self.stop.wait(RETENTION_SECONDS)
 
-    def _tell_of_jump(self) -> bool:
+    def _report_clock_jump(self) -> bool:
         jump = self.catalog.jump_seconds()
         if abs(jump) <= self.pipeline.max_clock_difference:
             return False
@@ -272,7 +272,7 @@ class StageSupervisor:
         return True
 
     def _ingest_token(self) -> int:
-        """Ours, or that of whoever writes epochs in another process: files of older ones are nobody's."""
+        """Ours, or that of the process that writes epochs: files of older tokens have no owner."""
         if Stage.INGEST in self.leases:
             return self.leases[Stage.INGEST].token
         known = leases.list_leases(self.catalog)
@@ -280,4 +280,4 @@ class StageSupervisor:
 
     def _keep_reporting(self) -> None:
         while not self.stop.wait(0.5):
-            self.report.tell()
+            self.reporter.report()

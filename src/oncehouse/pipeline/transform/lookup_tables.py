@@ -128,13 +128,13 @@ class _UnfitError(Exception):
 
 def _read_parquet(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
     names = pq.read_schema(path).names
-    _demand_columns(types, names)
+    _require_columns(types, names)
     return _fit_all(pq.read_table(path, columns=list(types)), types)
 
 
 def _read_csv(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
     with csv.open_csv(path) as opened:
-        _demand_columns(types, opened.schema.names)
+        _require_columns(types, opened.schema.names)
     options = csv.ConvertOptions(
         include_columns=list(types), column_types=dict.fromkeys(types, pa.string()), strings_can_be_null=False
     )
@@ -171,7 +171,7 @@ _READERS = {
 }
 
 
-def _demand_columns(types: Mapping[str, ColumnType], names: list[str]) -> None:
+def _require_columns(types: Mapping[str, ColumnType], names: list[str]) -> None:
     missing = [name for name in types if names.count(name) != 1]
     if missing:
         raise _UnfitError(f"it has no column {missing[0]!r} or several; it has {', '.join(names)}")

@@ -125,7 +125,7 @@ def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(ru
             ingest._perform_requests()
 
     go_on()
-    running._look_at_tables()
+    running._wait_for_tables()
     go_on()
     assert [*settled, *performed] == [(), (("shop.events", "id"),)]
 
@@ -137,7 +137,7 @@ def test_a_process_looks_for_tables_that_it_has_not_seen_whatever_stages_it_runs
     running.leases = {}
     running._tables_unseen = unseen
     looked = threading.Event()
-    monkeypatch.setattr(running, "_look_at_tables", looked.set)
+    monkeypatch.setattr(running, "_wait_for_tables", looked.set)
     monkeypatch.setattr(running, "_keep_reporting", lambda: None)
     quiet = SimpleNamespace(run=lambda *_, **__: None, keep_compact=lambda _: None)
     monkeypatch.setattr(running, "_make_ingest", lambda _: quiet)

@@ -12,10 +12,10 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.dedup.identity_annotations import marked_fields
 from oncehouse.pipeline.formats.protobuf.schema_sources import (
-    demand_readable,
     make_protobuf_format,
     make_schema,
     read_files,
+    require_readable,
 )
 from oncehouse.pipeline.formats.wire_prefix import VersionPlace
 from oncehouse.protobuf.definition import (
@@ -249,10 +249,10 @@ def test_declared_fields_are_held_against_all_known_versions():
         make_schema(str(number), files=[str(FOLDER / f"order_v{number}.proto")], message="shop.Order")
         for number in (1, 3)
     ]
-    demand_readable(schemas, {"product": parse_type("String"), "buyer.name": parse_type("String")})
+    require_readable(schemas, {"product": parse_type("String"), "buyer.name": parse_type("String")})
     with pytest.raises(
         ConfigurationError,
         match=r"'prodcut' is no field of shop\.Order in any version; did you mean 'product'\?",
     ):
-        demand_readable(schemas, {"prodcut": parse_type("String")})
-    demand_readable([Schema(schema="1", format="avro", definition="{}")], {"anything": parse_type("String")})
+        require_readable(schemas, {"prodcut": parse_type("String")})
+    require_readable([Schema(schema="1", format="avro", definition="{}")], {"anything": parse_type("String")})

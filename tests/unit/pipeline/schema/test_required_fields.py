@@ -26,7 +26,7 @@ from oncehouse.pipeline.external.dataframe_ingest import choose_columns
 from oncehouse.pipeline.external.import_reader import ImportPlan, import_task
 from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.formats.dataframe import FrameFormat
-from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable, make_schema
+from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema, require_readable
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import plan_reading
@@ -168,7 +168,7 @@ def test_a_version_that_gives_a_field_another_number_makes_dead_letters_until_on
     schemas = proto("1", "4")
     for optional in ([], ["id"]):
         pipeline = make_pipeline("protobuf", {"match": "number"}, optional_fields=optional)
-        demand_readable(
+        require_readable(
             schemas, {name: parse_type(text) for name, text in FIELDS.items()}, pipeline.source.protobuf
         )
         told = Told(
@@ -307,7 +307,7 @@ def test_a_version_in_which_a_step_of_a_path_is_no_single_message_makes_dead_let
     ]
     fields = {"key": "Int64", "user.id": "Int64", "user.n": "String"}
     pipeline = make_pipeline("protobuf", section, fields=fields, identity={"fields": ["key"]})
-    demand_readable(
+    require_readable(
         schemas, {name: parse_type(text) for name, text in fields.items()}, pipeline.source.protobuf
     )
     told = Told(
@@ -354,7 +354,7 @@ def test_a_version_in_which_a_field_is_no_single_value_any_more_makes_dead_lette
     declared = {"key": "Int64", **fields}
     pipeline = make_pipeline("protobuf", section, fields=declared, identity={"fields": ["key"]})
     types = {name: parse_type(text) for name, text in declared.items()}
-    demand_readable(schemas, types, pipeline.source.protobuf)
+    require_readable(schemas, types, pipeline.source.protobuf)
     value = bytes([0x0A, 2, 8, 5, 0x48, 1]) if nested else bytes([8, 5, 0x48, 1])
     told = Told(pipeline, schemas, [("1", value), ("2", bytes([0x48, 2]))], tmp_path)
     assert [row["key"] for row in told.rows] == [1]
@@ -368,7 +368,7 @@ def test_a_version_in_which_a_field_is_no_single_value_any_more_makes_dead_lette
     assert found.what.startswith(detail)
     assert "every version" in found.advice
     with pytest.raises(ConfigurationError, match=r"source\.fields: .* needs "):
-        demand_readable(schemas[1:], types, pipeline.source.protobuf)
+        require_readable(schemas[1:], types, pipeline.source.protobuf)
 
 
 def test_a_path_is_found_by_the_numbers_of_its_steps():

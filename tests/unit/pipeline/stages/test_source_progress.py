@@ -128,8 +128,8 @@ def test_kafka_that_does_not_answer_in_time_stops_no_pipeline(monkeypatch):
         raise TimeoutError
 
     monkeypatch.setattr(ProgressDeclarer, "_read", read)
-    declaring.look()
-    declaring.look()
+    declaring.update()
+    declaring.update()
     assert len(said) == 1
     assert "did not answer in time" in said[0]
 

@@ -52,7 +52,7 @@ def read_files(section: Protobuf) -> tuple[Schema, ...]:
     )
 
 
-def demand_readable(
+def require_readable(
     schemas: Sequence[Schema], types: Mapping[str, c.ColumnType], section: Protobuf | None = None
 ) -> None:
     """Refuse declared fields that no known version has, or that can never hold what one brings."""
