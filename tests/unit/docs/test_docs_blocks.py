@@ -107,3 +107,13 @@ def test_yaml_and_json_of_a_page_load(page):
 def test_every_block_is_of_a_kind_that_is_looked_at():
     kinds = {kind for page in PAGES for _, kind, _ in FENCED.findall(page.read_text(encoding="utf-8"))}
     assert kinds <= CHECKED | SHOWN
+
+
+def test_a_fence_opens_a_block_with_its_language_alone():
+    joined = [
+        f"{named(page)}: {line.strip()}"
+        for page in PAGES
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r" *```\w* +\S", line)
+    ]
+    assert joined == []
