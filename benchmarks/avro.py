@@ -27,8 +27,8 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
 from oncehouse.pipeline.formats.avro.default_writer import write_number
-from oncehouse.pipeline.formats.base import Limits
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.base import DecodeLimits
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,8 @@ def make_decoder() -> Callable[[pa.Array], object]:
     decoder = AvroDecoder(
         fields={name: parse_type(text) for name, text in (FIELDS | {"url": "Nullable(String)"}).items()},
         schemas=[Schema(schema="1", format="avro", definition=json.dumps(SCHEMA))],
-        framing=Framing(place=VersionPlace.NONE, schema="1"),
-        limits=Limits(max_message_bytes=1 << 20, max_depth=64),
+        version_source=VersionSource(place=VersionPlace.NONE, schema="1"),
+        limits=DecodeLimits(max_message_bytes=1 << 20, max_depth=64),
     )
     return lambda block: decoder.decode(pa.record_batch({"value": block}))
 

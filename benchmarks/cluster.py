@@ -83,7 +83,7 @@ class Told:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        places = ((kafka_stream, "read_frame"), (epoch, "run_tasks"), (insert_task, "run_tasks"))
+        places = ((kafka_stream, "read_dataframe"), (epoch, "run_tasks"), (insert_task, "run_tasks"))
         before = [(module, name, getattr(module, name)) for module, name in places]
         for module, name, call in before:
             setattr(module, name, self.around(call))

@@ -61,11 +61,11 @@ def make_decoder(fields: dict[str, str], *, watch: bool = False) -> JsonDecoder:
 @contextmanager
 def parsing() -> Iterator[None]:
     """Let every block be parsed."""
-    usual, json_decode.LEAST_ALIKE = json_decode.LEAST_ALIKE, sys.maxsize
+    usual, json_decode.LEAST_UNIFORM = json_decode.LEAST_UNIFORM, sys.maxsize
     try:
         yield
     finally:
-        json_decode.LEAST_ALIKE = usual
+        json_decode.LEAST_UNIFORM = usual
 
 
 def encode(events: list[dict[str, object]]) -> list[bytes]:

@@ -38,7 +38,7 @@ from oncehouse.ledger.models import Batch, BatchStatus, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.load.attempt import open_attempt
 from oncehouse.pipeline.run import run_pipeline
 
@@ -156,7 +156,7 @@ def _measure_epochs(place: Place) -> Iterator[tuple[str, float]]:
 def _measure_log_ends(pipeline: Pipeline) -> float:
     kafka = pipeline.source.kafka
     assert kafka is not None
-    topics = Topics(kafka)
+    topics = KafkaTopics(kafka)
     places = [
         (name, number) for name, facts in topics.describe().items() for number in range(facts.partitions)
     ]

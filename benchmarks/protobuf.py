@@ -24,11 +24,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import arrow_type
-from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.base import DecodeLimits
 from oncehouse.pipeline.formats.factory import format_of, require_section
 from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema, read_files
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 from oncehouse.protobuf.definition import describe, read_definition
 from traffic import Kind, make_encoder, make_source, plan_serials
 
@@ -144,8 +144,8 @@ def compare(count: int, *, more: bool = False) -> dict[str, float]:
     ]
     types = {name: parse_type(text) for name, text in FIELDS.items()}
     columns = pa.schema([(name, arrow_type(type_)) for name, type_ in types.items()])
-    decoder = ProtobufFormat(framing=Framing(place=VersionPlace.NONE, schema="1")).make_decoder(
-        types, [schema], Limits(max_message_bytes=1 << 20, max_depth=64)
+    decoder = ProtobufFormat(version_source=VersionSource(place=VersionPlace.NONE, schema="1")).make_decoder(
+        types, [schema], DecodeLimits(max_message_bytes=1 << 20, max_depth=64)
     )
     if not decoder.decode(blocks[0]).rows.equals(read_row_by_row(blocks[0], message_class, columns)):
         raise AssertionError("the two ways read different values")
@@ -198,7 +198,7 @@ def weigh_traffic(count: int) -> dict[str, float]:
         (schema,) = read_files(require_section(source.protobuf, "protobuf"))
         format_ = format_of(source)
     types = {name: parse_type(text) for name, text in source.fields.items()}
-    decoder = format_.make_decoder(types, [schema], Limits(max_message_bytes=1 << 20, max_depth=64))
+    decoder = format_.make_decoder(types, [schema], DecodeLimits(max_message_bytes=1 << 20, max_depth=64))
     descriptor = describe(read_definition(schema.definition))
     handler = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
     work: dict[str, Callable[[], object]] = {

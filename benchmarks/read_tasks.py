@@ -13,7 +13,7 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.devstack.demo.events import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.json.format import JsonFormat
-from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TableReadPlan
 
 BLOCK_ROWS = 50_000
 
@@ -28,7 +28,9 @@ def make_read_plan(folder: Path) -> ReadPlan:
         fields={name: parse_type(text) for name, text in FIELDS.items()},
         identity=Rule(fields=tuple((name,) for name in IDENTITY)),
         tables=(
-            TablePlan(name="bench", columns=tuple((name, name) for name in FIELDS), id_column="_unique_id"),
+            TableReadPlan(
+                name="bench", columns=tuple((name, name) for name in FIELDS), id_column="_unique_id"
+            ),
         ),
         files_root=str(folder),
         max_message_bytes=1 << 20,

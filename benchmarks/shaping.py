@@ -25,8 +25,8 @@ from oncehouse.config.pipeline import Pipeline
 from oncehouse.expressions.duckdb_engine import open_engine
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.transform import lookup_join
-from oncehouse.pipeline.transform.plan_builder import plan_shape
-from oncehouse.pipeline.transform.transformer import Shaper
+from oncehouse.pipeline.transform.plan_builder import plan_transform
+from oncehouse.pipeline.transform.transformer import Transformer
 
 EXPRESSIONS = {
     "day": ("Date", "(created_at + INTERVAL {number} HOUR)::DATE"),
@@ -76,10 +76,10 @@ def seconds_a_million(work: Callable[[pa.RecordBatch], object], blocks: list[pa.
     return best * 1_000_000 / sum(block.num_rows for block in blocks)
 
 
-def make_shaper(folder: Path, **shape) -> Callable[[pa.RecordBatch], object]:
-    plan = plan_shape(make_pipeline(folder, **shape), token=1)
+def make_transform(folder: Path, **shape) -> Callable[[pa.RecordBatch], object]:
+    plan = plan_transform(make_pipeline(folder, **shape), token=1)
     assert plan is not None
-    return Shaper(plan, FileStore(str(folder))).shape
+    return Transformer(plan, FileStore(str(folder))).transform
 
 
 def columns(count: int) -> dict[str, dict[str, str]]:
@@ -102,7 +102,7 @@ def make_lookup(folder: Path, rows: int) -> dict[str, object]:
     }
 
 
-def list_shapes(folder: Path) -> dict[str, dict[str, object]]:
+def list_cases(folder: Path) -> dict[str, dict[str, object]]:
     (folder / "enrich.py").write_text(FUNCTION)
     return {
         "1 expression": {"columns": columns(1)},
@@ -155,7 +155,7 @@ def find_keys(rows: int, kind: pa.DataType, small_rows: int) -> float:
     asked = pa.array(np.random.default_rng(1).integers(0, rows, decode.BLOCK)).cast(kind)
     kept, lookup_join.SMALL_ROWS = lookup_join.SMALL_ROWS, small_rows
     try:
-        joined = lookup_join.Joined(pa.table({lookup_join.KEY: keys}))
+        joined = lookup_join.LoadedLookup(pa.table({lookup_join.KEY: keys}))
     finally:
         lookup_join.SMALL_ROWS = kept
     best = float("inf")
@@ -188,8 +188,8 @@ def main() -> None:
     blocks = [decoder.decode(block.column("value")).rows for block in raw]
     print(f"{'decoding':36} {plain:6.2f} s a million")
     with tempfile.TemporaryDirectory() as folder:
-        for name, shape in list_shapes(Path(folder)).items():
-            seconds = seconds_a_million(make_shaper(Path(folder), **shape), blocks)
+        for name, case in list_cases(Path(folder)).items():
+            seconds = seconds_a_million(make_transform(Path(folder), **case), blocks)
             print(f"{name:36} {seconds:6.2f} s a million  {seconds / plain:5.2f} of decoding")
     for name, run in list_engines().items():
         print(f"{'five expressions, ' + name:36} {seconds_a_million(run, blocks):6.2f} s a million")

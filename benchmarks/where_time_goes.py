@@ -28,7 +28,7 @@ _EVENTS = 400_000
 # module, attribute (with its class), and the name it is shown under
 _DRIVER = (
     ("oncehouse.pipeline.stages.kafka_stream", "settle", "epoch: plans, manifests and the rest"),
-    ("oncehouse.pipeline.stages.kafka_stream", "read_frame", "epoch: read job"),
+    ("oncehouse.pipeline.stages.kafka_stream", "read_dataframe", "epoch: read job"),
     ("oncehouse.pipeline.ingest.epoch", "_decide_all", "epoch: decide job"),
     ("oncehouse.ledger.catalog.registration", "register", "epoch: register"),
     ("oncehouse.pipeline.stages.ingest_stage", "compact", "between epochs: compaction"),

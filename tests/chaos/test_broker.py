@@ -25,10 +25,10 @@ def busy_pipeline(make_pipeline, monkeypatch) -> LivePipeline:
 
 def kill_broker(live_pipeline: LivePipeline, stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
-    read_frame, reads, dead = kafka_stream.read_frame, [], threading.Event()
+    read_dataframe, reads, dead = kafka_stream.read_dataframe, [], threading.Event()
 
     def read_and_kill(frame, plan):
-        manifests = read_frame(frame, plan)
+        manifests = read_dataframe(frame, plan)
         reads.append(plan.epoch)
         if len(reads) == 2:
             stack.kill("kafka")
@@ -37,7 +37,7 @@ def kill_broker(live_pipeline: LivePipeline, stack, monkeypatch: pytest.MonkeyPa
 
     live_pipeline.send(EVENTS[:90])
     with monkeypatch.context() as patched, live_pipeline.start():
-        patched.setattr(kafka_stream, "read_frame", read_and_kill)
+        patched.setattr(kafka_stream, "read_dataframe", read_and_kill)
         wait_until(dead.is_set, "the broker's death")
         wait_until(
             lambda: any("Starting again" in said for said in live_pipeline.said), "the stream to notice"

@@ -34,10 +34,10 @@ def kill_the_leader(
     live_pipeline: LivePipeline, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
-    read_frame, reads, dead = kafka_stream.read_frame, [], threading.Event()
+    read_dataframe, reads, dead = kafka_stream.read_dataframe, [], threading.Event()
 
     def read_and_kill(frame, plan):
-        manifests = read_frame(frame, plan)
+        manifests = read_dataframe(frame, plan)
         reads.append(plan.epoch)
         if len(reads) == 2:
             cluster.kill_leader()
@@ -46,7 +46,7 @@ def kill_the_leader(
 
     live_pipeline.send(EVENTS[:90])
     with monkeypatch.context() as patched, live_pipeline.start() as running:
-        patched.setattr(kafka_stream, "read_frame", read_and_kill)
+        patched.setattr(kafka_stream, "read_dataframe", read_and_kill)
         wait_until(dead.is_set, "the leader's death")
         cluster.wait_for_leader(live_pipeline.topic, 2)
         live_pipeline.send(EVENTS[60:])
@@ -94,11 +94,11 @@ def slow_pipeline(make_pipeline, cluster, monkeypatch) -> LivePipeline:
 def kill_the_leader_half_way(
     live_pipeline: LivePipeline, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_frame, begun, done = kafka_stream.read_frame, threading.Event(), threading.Event()
+    read_dataframe, begun, done = kafka_stream.read_dataframe, threading.Event(), threading.Event()
 
     def read_and_tell(frame, plan):
         begun.set()
-        manifests = read_frame(frame, plan)
+        manifests = read_dataframe(frame, plan)
         done.set()
         return manifests
 
@@ -107,7 +107,7 @@ def kill_the_leader_half_way(
     cluster.throttle(BYTES_A_SECOND)
     try:
         with monkeypatch.context() as patched, live_pipeline.start() as running:
-            patched.setattr(kafka_stream, "read_frame", read_and_tell)
+            patched.setattr(kafka_stream, "read_dataframe", read_and_tell)
             wait_until(begun.is_set, "a range that is being read")
             done.wait(3)
             assert not done.is_set(), "the range was read before its leader died"
@@ -129,9 +129,9 @@ def test_a_range_whose_leader_dies_half_way_is_read_whole_however_slowly(slow_pi
 
 @pytest.mark.defect("leader dies in a throttled read")
 def test_half_a_range_that_is_taken_for_the_whole_is_noticed(slow_pipeline, cluster, monkeypatch):
-    read_frame = kafka_stream.read_frame
+    read_dataframe = kafka_stream.read_dataframe
     monkeypatch.setattr(
-        kafka_stream, "read_frame", lambda frame, plan: read_frame(frame.where("offset < 300"), plan)
+        kafka_stream, "read_dataframe", lambda frame, plan: read_dataframe(frame.where("offset < 300"), plan)
     )
     monkeypatch.setattr(kafka_log, "check_leaders", lambda *_: None)
     with pytest.raises(AssertionError, match="events are lost"):

@@ -67,7 +67,7 @@ def test_a_second_attempt_that_adds_to_the_first_is_noticed(
     live_pipeline, dying_workers, tmp_path, monkeypatch
 ):
     """The driver takes what it finds in a folder, instead of what the attempt that ended well has told."""
-    read_frame, folder = kafka_stream.read_frame, tmp_path / "manifests"
+    read_dataframe, folder = kafka_stream.read_dataframe, tmp_path / "manifests"
     folder.mkdir()
 
     def tell_in_folder(plan, attempt, blocks):
@@ -78,11 +78,11 @@ def test_a_second_attempt_that_adds_to_the_first_is_noticed(
         return manifest
 
     def read_from_folder(frame, plan):
-        read_frame(frame, plan)
+        read_dataframe(frame, plan)
         return [TaskManifest.from_json(found.read_text()) for found in folder.glob(f"{plan.epoch} *")]
 
     monkeypatch.setattr(epoch, "read_records", lose_first_worker(tell_in_folder))
-    monkeypatch.setattr(kafka_stream, "read_frame", read_from_folder)
+    monkeypatch.setattr(kafka_stream, "read_dataframe", read_from_folder)
     with pytest.raises(AssertionError, match=r"180 records were sent, .*read=360"):
         go_through(live_pipeline)
 
@@ -90,19 +90,19 @@ def test_a_second_attempt_that_adds_to_the_first_is_noticed(
 @pytest.fixture
 def tasks_run_thrice(monkeypatch) -> None:
     """Every task has a copy that runs beside it, and one that runs after both; the last one is believed."""
-    run_tasks, read_frame = epoch.run_tasks, kafka_stream.read_frame
+    run_tasks, read_dataframe = epoch.run_tasks, kafka_stream.read_dataframe
 
     def run_thrice(spark, work, plans):
         run_tasks(spark, work, [plan for plan in plans for _ in range(2)])
         return run_tasks(spark, work, plans)
 
     def read_twice(frame, plan):
-        read_frame(frame, plan)
-        return read_frame(frame, plan)
+        read_dataframe(frame, plan)
+        return read_dataframe(frame, plan)
 
     monkeypatch.setattr(epoch, "run_tasks", run_thrice)
     monkeypatch.setattr(insert_task, "run_tasks", run_thrice)
-    monkeypatch.setattr(kafka_stream, "read_frame", read_twice)
+    monkeypatch.setattr(kafka_stream, "read_dataframe", read_twice)
 
 
 @pytest.mark.scenario("task run twice")

@@ -158,13 +158,13 @@ def test_a_task_may_end_at_the_mark_and_leave_the_rest_unread(session):
 def readings(monkeypatch) -> list[tuple[int, bool]]:
     """Each reading of an epoch: which, and whether its blocks were counted."""
     seen: list[tuple[int, bool]] = []
-    right = kafka_stream.read_frame
+    right = kafka_stream.read_dataframe
 
     def noting(frame, plan):
         seen.append((plan.epoch, plan.counted is not None))
         return right(frame, plan)
 
-    monkeypatch.setattr(kafka_stream, "read_frame", noting)
+    monkeypatch.setattr(kafka_stream, "read_dataframe", noting)
     return seen
 
 

@@ -24,7 +24,7 @@ from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.ingest import kafka_source
-from oncehouse.pipeline.ingest.kafka_source import Topics, client_settings, group_of, java_options
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, client_settings, group_of, java_options
 from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
 MESSAGES = [f"message {number}".encode() for number in range(10)]
@@ -49,7 +49,7 @@ def refusal_of(monkeypatch) -> Callable[[Kafka], str]:
     monkeypatch.setattr(kafka_source, "TIMEOUT_SECONDS", 0.5)
 
     def ask(kafka: Kafka) -> str:
-        topics, end = Topics(kafka), time.monotonic() + PATIENCE_SECONDS
+        topics, end = KafkaTopics(kafka), time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             try:
                 topics.describe()
@@ -96,7 +96,7 @@ WAYS = {"SCRAM over TLS": sasl, "PLAIN over TLS": plain, "client certificates": 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_the_driver_and_spark_read_through_the_same_settings(way, secure_kafka, filled_topic, spark):
     kafka = way(secure_kafka, filled_topic)
-    assert Topics(kafka).latest([(filled_topic, 0)]) == {(filled_topic, 0): len(MESSAGES)}
+    assert KafkaTopics(kafka).latest([(filled_topic, 0)]) == {(filled_topic, 0): len(MESSAGES)}
     read = (
         spark.read.format("kafka")
         .option("subscribe", filled_topic)
@@ -167,7 +167,7 @@ def test_leader_epochs_are_answered_for_by_the_rights_that_the_docs_ask_for(
 ):
     """And where the group is closed too: the leaders answer without its coordinator."""
     kafka = sasl(secure_kafka, filled_topic)
-    topics = Topics(kafka, group=group)
+    topics = KafkaTopics(kafka, group=group)
     here = filled_topic, 0
     assert topics.epoch_ends({here: 0}) == {here: EpochEnd(epoch=0, end=len(MESSAGES))}
 

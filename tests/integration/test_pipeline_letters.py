@@ -16,7 +16,7 @@ from oncehouse.errors import PoisonError
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline.ingest import epoch as ingest
-from oncehouse.pipeline.ingest.epoch import read_frame
+from oncehouse.pipeline.ingest.epoch import read_dataframe
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from oncehouse.pipeline.stages import kafka_stream
@@ -86,10 +86,10 @@ def test_letters_that_are_dropped_silently_are_noticed(make_pipeline, monkeypatc
     def read_what_decodes(records, plan):
         return [
             replace(task, read=task.read - sum(found.rows for found in task.letters), letters=())
-            for task in read_frame(records, plan)
+            for task in read_dataframe(records, plan)
         ]
 
-    monkeypatch.setattr(kafka_stream, "read_frame", read_what_decodes)
+    monkeypatch.setattr(kafka_stream, "read_dataframe", read_what_decodes)
     live_pipeline = send_poison(make_pipeline)
     live_pipeline.run()
     with pytest.raises(AssertionError, match=r"31 records were sent, .*read=20"):
@@ -302,7 +302,7 @@ def test_a_stream_of_poison_stops_the_pipeline_and_settles_nothing(make_pipeline
 @pytest.mark.long
 @pytest.mark.defect("poison above the share")
 def test_a_share_that_is_not_looked_at_is_noticed(make_pipeline, monkeypatch):
-    monkeypatch.setattr(ingest, "demand_sound", lambda *_: None)
+    monkeypatch.setattr(ingest, "require_few_dead_letters", lambda *_: None)
     with pytest.raises(AssertionError, match="a stream of poison was settled"):
         stop_at_poison(make_pipeline)
 

@@ -12,7 +12,7 @@ from live_pipeline import LivePipeline
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline.checks.preflight import inspect_sample
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 
 DOCS = Path(__file__).parents[2] / "docs" / "shaping.md"
@@ -68,7 +68,7 @@ def test_the_example_of_the_docs_and_what_becomes_of_it_later(example, tmp_path)
     live_pipeline.send_raw([line.encode() for line in read_blocks()["events"].splitlines()])
     # `check` shapes a sample as a task would, and leaves nothing behind.
     sample, *_ = inspect_sample(
-        live_pipeline.pipeline, live_pipeline.catalog, Topics(live_pipeline.pipeline.source.kafka)
+        live_pipeline.pipeline, live_pipeline.catalog, KafkaTopics(live_pipeline.pipeline.source.kafka)
     )
     assert sample.what == "of the 6 newest records 1 would be dead letters"
     assert not list(live_pipeline.store.walk("live/lookups/"))

@@ -17,7 +17,7 @@ from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_source
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.stages import kafka_stream
 
 EVENTS = [make_event(number) for number in range(60)]
@@ -102,7 +102,7 @@ def test_a_partition_that_was_added_is_read_from_its_beginning(make_pipeline, ka
 @pytest.mark.defect("partition added")
 def test_a_new_partition_that_is_read_from_its_end_is_noticed(make_pipeline, kafka_admin, monkeypatch):
     live_pipeline, right = make_pipeline(partitions=1), kafka_source.starting_positions
-    topics = Topics(live_pipeline.pipeline.source.kafka)
+    topics = KafkaTopics(live_pipeline.pipeline.source.kafka)
 
     def begin_new_ones_at_their_end(facts, positions, earliest):
         return right(facts, positions, topics.latest(earliest) if positions else earliest)
@@ -164,15 +164,15 @@ def lose_unread_while_running(
     live_pipeline: LivePipeline, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records come and are deleted while the epoch before them is settled."""
-    read_frame, begun, may_go_on = kafka_stream.read_frame, threading.Event(), threading.Event()
+    read_dataframe, begun, may_go_on = kafka_stream.read_dataframe, threading.Event(), threading.Event()
 
     def read_and_wait(frame, plan):
-        manifests = read_frame(frame, plan)
+        manifests = read_dataframe(frame, plan)
         begun.set()
         assert may_go_on.wait(120)
         return manifests
 
-    monkeypatch.setattr(kafka_stream, "read_frame", read_and_wait)
+    monkeypatch.setattr(kafka_stream, "read_dataframe", read_and_wait)
     live_pipeline.send(EVENTS[:20])
     with live_pipeline.start() as running:
         wait_until(lambda: begun.is_set() or running.error, "the first epoch")
@@ -223,7 +223,7 @@ def make_anew(live_pipeline: LivePipeline, admin: AdminClient) -> None:
     admin.delete_topics([live_pipeline.topic])[live_pipeline.topic].result(30)
     wait_until(lambda: make_topic(admin, live_pipeline.topic), "the topic to be made anew")
     live_pipeline.send(EVENTS[20:50])
-    demand_loud_stop(live_pipeline, "deleted and made anew")
+    demand_loud_stop(live_pipeline, "deleted and created again")
     assert live_pipeline.counts().read == 20
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from oncehouse.column_types.parser import parse_type
-from oncehouse.pipeline.formats.base import Decoded, Limits
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumDecoder
 
 FIRST_OFFSET = 1000
@@ -66,7 +66,7 @@ def decode(
     decoder = DebeziumDecoder(
         fields={name: parse_type(text) for name, text in fields.items()},
         precise_decimals=precise,
-        limits=Limits(max_message_bytes=1 << 20, max_depth=64),
+        limits=DecodeLimits(max_message_bytes=1 << 20, max_depth=64),
     )
     block = {
         "key": pa.array(keys or [b'{"id":1}'] * len(values), pa.binary()),

@@ -30,7 +30,7 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, write_dead_letters
 
 TOPIC = "orders"
 TOPIC_ID = "topic-1"
@@ -79,8 +79,8 @@ def put_letters(
         pa.array([reason for _, reason, _ in rows]),
         pa.array([why] * len(rows)),
     ]
-    table = pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
-    file = store.put(f"letters/{name}", lambda path: write_letters(path, table))
+    table = pa.Table.from_arrays(columns, schema=DEAD_LETTER_SCHEMA)
+    file = store.put(f"letters/{name}", lambda path: write_dead_letters(path, table))
     reasons = Counter(reason for _, reason, _ in rows)
     return DeadLetterFile(
         dead_letter_file=name, epoch=epoch, rows=len(rows), reasons=dict(reasons), file=file

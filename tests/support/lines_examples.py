@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import Csv
-from oncehouse.pipeline.formats.base import Decoded, Format, Limits
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Format
 from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 
-LIMITS = Limits(max_message_bytes=1 << 20, max_depth=64)
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_depth=64)
 
 
 def unfold(format_: Format, values: list[bytes | None]) -> pa.RecordBatch:

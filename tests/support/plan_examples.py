@@ -8,7 +8,7 @@ from typing import Any
 from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.json.format import JsonFormat
-from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TableReadPlan
 
 
 def make_read_plan(folder: Path | str, **changes: Any) -> ReadPlan:
@@ -20,7 +20,7 @@ def make_read_plan(folder: Path | str, **changes: Any) -> ReadPlan:
         "format": JsonFormat(),
         "fields": {"id": parse_type("UInt64")},
         "identity": Rule(fields=(("id",),)),
-        "tables": (TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
+        "tables": (TableReadPlan(name="t", columns=(("id", "id"),), id_column=None),),
         "files_root": str(folder),
         "max_message_bytes": 1000,
         "max_depth": 10,

@@ -10,14 +10,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.formats.base import Decoded, Limits
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits
 from oncehouse.pipeline.formats.protobuf.decoder import Envelope, ProtobufFormat
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 from oncehouse.protobuf.definition import Definition, describe, load_definition
 from oncehouse.protobuf.fields import derive_fields
 
 FOLDER = Path(__file__).parents[1] / "protos"
-ONE = ProtobufFormat(framing=Framing(place=VersionPlace.NONE, schema="1"))
+ONE = ProtobufFormat(version_source=VersionSource(place=VersionPlace.NONE, schema="1"))
 
 
 @cache
@@ -46,7 +46,9 @@ def derived(file: str = "everything.proto", message: str = "everything.Everythin
 def make_decoder(fields=None, schemas=None, format_=ONE, *, max_message_bytes=1 << 20):
     schemas = schemas or [schema("1", "everything.proto", "everything.Everything")]
     types = {name: parse_type(text) for name, text in (fields or derived()).items()}
-    return format_.make_decoder(types, schemas, Limits(max_message_bytes=max_message_bytes, max_depth=64))
+    return format_.make_decoder(
+        types, schemas, DecodeLimits(max_message_bytes=max_message_bytes, max_depth=64)
+    )
 
 
 def block(values, headers=None) -> pa.RecordBatch:

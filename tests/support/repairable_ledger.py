@@ -38,7 +38,7 @@ from oncehouse.ledger.models import (
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.pipeline.ingest.part_files import read_rows
-from oncehouse.pipeline.ingest.read_plan import shaped_plan
+from oncehouse.pipeline.ingest.read_plan import plan_epoch_read
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
 from oncehouse.pipeline.repair import catalog_restore
@@ -135,7 +135,7 @@ class RepairableLedger:
         self.records += [json.dumps({"id": number, "note": f"note {number}"}).encode() for number in numbers]
         self.records += more
         token, epoch = take_lease(self.catalog), next_epoch(self.catalog)
-        plan = shaped_plan(self.pipeline, self.catalog, epoch=epoch, token=token, whole=True)
+        plan = plan_epoch_read(self.pipeline, self.catalog, epoch=epoch, token=token, whole=True)
         attempt = f"{'w' if query else 'r'}{uuid.uuid4().hex[:8]}"
         made = read_records(plan, attempt, [self.block(start, len(self.records))])
         named = f"{epoch}-{token}"

@@ -22,7 +22,7 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import Csv, Text
 from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
-from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.base import DecodeLimits
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.formats.text import make_text_format
 from debezium_examples import FIELDS, OWN
@@ -51,7 +51,7 @@ bombs = [
     b"{{" + b",".join(b'"k%d":1' % n for n in range(size // 11)) + b"}}",
     b'{{"a":"' + b"\\\\u0000" * (size // 6) + b'"}}',
 ]
-limits = Limits(max_message_bytes=size + 100, max_depth=64)
+limits = DecodeLimits(max_message_bytes=size + 100, max_depth=64)
 told = {{}}
 format_, declared = formats[{name!r}]
 decoder = format_.make_decoder({{field: parse_type(text) for field, text in declared.items()}}, (), limits)

@@ -1,9 +1,9 @@
-"""SQL expressions of the pipeline file, judged and made ready before any data moves.
+"""SQL expressions of the pipeline file, checked and compiled before any data moves.
 
-What is let through is one scalar expression over columns that exist: its value in a row hangs on that row
-alone. The text is parsed, every node of the tree is judged, names are replaced by the engine's, and the SQL that
-workers run is written anew from the tree; the user's own text never reaches a statement. Last, the engine's own
-plan is looked at, because a macro may hide an aggregate or a query.
+An accepted text is one scalar expression over existing columns: its value in a row depends on that row alone. The text
+is parsed, every node of the tree is checked, names are replaced by the engine's, and the SQL that workers run is
+generated from the tree; the user's own text never reaches a statement. Last, the engine's own plan is inspected,
+because a macro may hide an aggregate or a query.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ADVICE = {
     "PARAMETER": "holds a parameter (? or $1); write the value",
     "POSITIONAL_REFERENCE": "holds #1; name the column",
 }
-# They tell of the engine, not of the event.
+# They describe the engine, not the event.
 _REFUSED_FUNCTIONS = {"current_setting", "getvariable", "current_query", "version"}
 # What they make is as large as an argument says, and the engine's limit of memory does not hold for all of it.
 _SIZES = dict.fromkeys(("range", "generate_series"), slice(0, None)) | dict.fromkeys(
@@ -81,8 +81,8 @@ class Compiler:
         """Raises ExpressionError unless the text is an expression whose values may be of the declared type."""
         try:
             tree = self._parse(text)
-            walk = _Walk(self._scope)
-            walk.judge(tree["select_list"][0], frozenset())
+            walk = _ExpressionChecker(self._scope)
+            walk.check(tree["select_list"][0], frozenset())
             expression = Expression(
                 sql=self._write(tree), inputs=tuple(walk.inputs.values()), copied=walk.copied(tree)
             )
@@ -100,7 +100,7 @@ class Compiler:
         # In parentheses, so that only an expression parses; on a line of its own, so that a comment ends.
         answer = self._ask("SELECT json_serialize_sql(?)", f"SELECT (\n{text}\n)")
         if answer["error"]:
-            raise ExpressionError(f"is no SQL expression: {_tell_place(answer, text)}")
+            raise ExpressionError(f"is no SQL expression: {_describe_place(answer, text)}")
         statements = answer["statements"]
         tree = statements[0]["node"]
         if len(statements) != 1 or not _is_one_expression(tree):
@@ -132,14 +132,14 @@ class Compiler:
                     "it can be copied by its name alone"
                 )
         try:
-            self._demand_plain(expression)
+            self._require_row_by_row(expression)
             query = f"SELECT ({expression.sql}) AS value FROM {BLOCK}"  # noqa: S608 - written by `_write`
             given = self._engine.sql(query).types[0]
         except duckdb.Error as error:
-            raise ExpressionError(_word(first_line(error))) from None
+            raise ExpressionError(_explain_error(first_line(error))) from None
         return find_mismatch(given, declared)
 
-    def _demand_plain(self, expression: Expression) -> None:
+    def _require_row_by_row(self, expression: Expression) -> None:
         """Row by row, in both ways in which workers run it: as it is, and with each failure kept to its row."""
         for sql in (f"({expression.sql})", guarded(expression.sql)):
             plans = self._engine.execute(
@@ -173,28 +173,28 @@ def _operators(plan: Any) -> Iterator[str]:
         yield from _operators(node["children"])
 
 
-def _word(told: str) -> str:
-    if "volatile function" in told:
-        return "uses a function that gives something else each time, such as random(); a value must hang on its row"
-    if "Function with name" in told:
-        return f"cannot be computed: {told} (functions are DuckDB's, not ClickHouse's)"
-    return f"cannot be computed: {told}"
+def _explain_error(message: str) -> str:
+    if "volatile function" in message:
+        return "uses a function that gives something else each time, such as random(); a value must depend on its row"
+    if "Function with name" in message:
+        return f"cannot be computed: {message} (functions are DuckDB's, not ClickHouse's)"
+    return f"cannot be computed: {message}"
 
 
-def _tell_place(answer: Any, text: str) -> str:
+def _describe_place(answer: Any, text: str) -> str:
     """Where the parser stumbled; over the parenthesis that `_parse` has added, the text just ends too early."""
     ours = len(f"SELECT (\n{text}\n".encode())
     return "it ends too early" if int(answer.get("position") or 0) == ours else str(answer["error_message"])
 
 
-def _ask_for_quotes(path: list[str]) -> str:
+def _advise_quotes(path: list[str]) -> str:
     """A word that is no column was perhaps meant as a text; double quotes make it a name all the same."""
     quoted = "'" + path[0].replace("'", "''") + "'"
     return f"; a text stands in single quotes: {quoted}" if len(path) == 1 else ""
 
 
-class _Walk:
-    """Judges every node of one expression, and writes the engine's names into it."""
+class _ExpressionChecker:
+    """Checks every node of one expression, and replaces names by the engine's."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -206,11 +206,11 @@ class _Walk:
             return self.inputs.get(top["column_names"][0])
         return None
 
-    def judge(self, node: Any, bound: frozenset[str]) -> None:
-        """`bound`: the names that the lambdas around this node have given."""
+    def check(self, node: Any, bound: frozenset[str]) -> None:
+        """`bound`: the names that the lambdas around this node have bound."""
         if isinstance(node, list):
             for item in node:
-                self.judge(item, bound)
+                self.check(item, bound)
         if not isinstance(node, dict):
             return
         kind = node.get("class")
@@ -223,11 +223,11 @@ class _Walk:
                 self._name(node, bound)
                 return
             case "FUNCTION":
-                _judge_function(node)
+                _check_function(node)
             case "LAMBDA" if node["syntax_type"] == "LAMBDA_KEYWORD":
                 bound |= {name.lower() for name in _lambda_names(node["lhs"])}
         for value in node.values():
-            self.judge(value, bound)
+            self.check(value, bound)
 
     def _name(self, node: Any, bound: frozenset[str]) -> None:
         path = node["column_names"]
@@ -238,22 +238,22 @@ class _Walk:
             if len(path) == 1 and path[0].lower() in _KEYWORDS:
                 return
             hint = self._scope.nearest(path)
-            told = f"there is no column {'.'.join(path)!r}"
+            problem = f"there is no column {'.'.join(path)!r}"
             raise ExpressionError(
-                f"{told}; did you mean {hint!r}?" if hint else f"{told}{_ask_for_quotes(path)}"
+                f"{problem}; did you mean {hint!r}?" if hint else f"{problem}{_advise_quotes(path)}"
             )
         column, rest = found
         self.inputs[column.name] = column
         node["column_names"] = [column.name, *rest]
 
 
-def _judge_function(node: Any) -> None:
+def _check_function(node: Any) -> None:
     path = node["qualified_name"]["path"]
     if len(path) != 1:
         raise ExpressionError(f"{'.'.join(path)!r} names a function by its place; write its name alone")
     name = path[0].lower()
     if name in _REFUSED_FUNCTIONS:
-        raise ExpressionError(f"the function {name!r} tells of the engine, not of the event")
+        raise ExpressionError(f"the function {name!r} describes the engine, not the event")
     sizes = node["arguments"][_SIZES[name]] if name in _SIZES else ()
     if any(size["expression"]["class"] != "CONSTANT" for size in sizes):
         raise ExpressionError(

@@ -1,4 +1,4 @@
-"""The embedded engine that computes expressions: DuckDB, shut in.
+"""The embedded engine that computes expressions: DuckDB, isolated.
 
 It sees the columns it is given and nothing else: no files, no network, no extensions, no settings, one thread
 and a fixed share of memory. `engine_field` says as what a declared column enters it, `plain_values` turns what
@@ -30,7 +30,7 @@ _WIDE = pa.decimal256(39, 0)
 
 
 def open_engine(*, explaining: bool = False) -> duckdb.DuckDBPyConnection:
-    """A connection of its own to an empty database in memory; with `explaining`, plans are told unoptimized."""
+    """A connection of its own to an empty database in memory; with `explaining`, plans are shown unoptimized."""
     engine = duckdb.connect(
         ":memory:",
         config={
@@ -52,8 +52,8 @@ def open_engine(*, explaining: bool = False) -> duckdb.DuckDBPyConnection:
 
 def first_line(error: duckdb.Error) -> str:
     """What went wrong, without the excerpt of the statement, which is not the user's own text."""
-    told = str(error).split("\nLINE ")[0]
-    return " ".join(line.strip() for line in told.splitlines() if line.strip())
+    message = str(error).split("\nLINE ")[0]
+    return " ".join(line.strip() for line in message.splitlines() if line.strip())
 
 
 # -- what goes in -----------------------------------------------------------------------------------------

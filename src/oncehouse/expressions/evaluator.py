@@ -18,12 +18,14 @@ from oncehouse.expressions.compiler import BLOCK, guarded
 from oncehouse.expressions.duckdb_engine import engine_field, first_line, open_engine, plain_values
 from oncehouse.expressions.scope import Expression, Input
 
-_TOLD = 20  # rows of a block and column that are computed once more, alone, for the words of their failure
+_MOST_EXPLAINED = (
+    20  # rows of a block and column that are computed once more, alone, for the words of their failure
+)
 _FAILURES = (duckdb.Error, pa.ArrowException, MemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Evaluation:
     values: pa.Array
     failures: Mapping[int, str] = field(default_factory=dict)
     """Rows whose value could not be computed, and why; their place in `values` means nothing."""
@@ -37,24 +39,24 @@ class Evaluator:
 
     def evaluate(
         self, expressions: Sequence[Expression], column_of: Callable[[Input], pa.Array], *, rows: int
-    ) -> list[Outcome]:
+    ) -> list[Evaluation]:
         """One outcome an expression; `column_of` gives the column that an input stands for."""
         computed = [expression for expression in expressions if expression.copied is None]
         outcomes = iter(self._compute(computed, _gather(computed, column_of, rows)) if computed else ())
         return [
-            next(outcomes) if expression.copied is None else Outcome(values=column_of(expression.copied))
+            next(outcomes) if expression.copied is None else Evaluation(values=column_of(expression.copied))
             for expression in expressions
         ]
 
-    def _compute(self, expressions: Sequence[Expression], block: pa.Table) -> list[Outcome]:
+    def _compute(self, expressions: Sequence[Expression], block: pa.Table) -> list[Evaluation]:
         try:
             arrays = self._run([f"({expression.sql})" for expression in expressions], block)
         except _FAILURES as error:
             self._recover(error)
             return self._compute_guarded(expressions, block)
-        return [Outcome(values=array) for array in arrays]
+        return [Evaluation(values=array) for array in arrays]
 
-    def _compute_guarded(self, expressions: Sequence[Expression], block: pa.Table) -> list[Outcome]:
+    def _compute_guarded(self, expressions: Sequence[Expression], block: pa.Table) -> list[Evaluation]:
         try:
             arrays = self._run([guarded(expression.sql) for expression in expressions], block)
         except _FAILURES as error:
@@ -63,13 +65,13 @@ class Evaluator:
                 return self._compute_halves(expressions, block)
             if len(expressions) > 1:
                 return [self._compute_guarded([expression], block)[0] for expression in expressions]
-            return [Outcome(values=pa.nulls(1), failures={0: _tell(error)})]
+            return [Evaluation(values=pa.nulls(1), failures={0: _explain_error(error)})]
         return [
-            Outcome(values=array.flatten()[0], failures=self._explain(expression, block, array))
+            Evaluation(values=array.flatten()[0], failures=self._explain(expression, block, array))
             for expression, array in zip(expressions, arrays, strict=True)
         ]
 
-    def _compute_halves(self, expressions: Sequence[Expression], block: pa.Table) -> list[Outcome]:
+    def _compute_halves(self, expressions: Sequence[Expression], block: pa.Table) -> list[Evaluation]:
         half = block.num_rows // 2
         first = self._compute_guarded(expressions, block.slice(0, half))
         second = self._compute_guarded(expressions, block.slice(half))
@@ -77,15 +79,20 @@ class Evaluator:
 
     def _explain(self, expression: Expression, block: pa.Table, guarded_values: pa.Array) -> dict[int, str]:
         failed = np.flatnonzero(guarded_values.is_null().to_numpy(zero_copy_only=False)).tolist()
-        told = {row: self._explain_row(expression, block.slice(row, 1)) for row in failed[:_TOLD]}
-        return {row: told.get(row) or f"fails as others of its block: {told[failed[0]]}" for row in failed}
+        explained = {
+            row: self._explain_row(expression, block.slice(row, 1)) for row in failed[:_MOST_EXPLAINED]
+        }
+        return {
+            row: explained.get(row) or f"fails as others of its block: {explained[failed[0]]}"
+            for row in failed
+        }
 
     def _explain_row(self, expression: Expression, row: pa.Table) -> str:
         try:
             self._run([f"({expression.sql})"], row)
         except _FAILURES as error:
             self._recover(error)
-            return _tell(error)
+            return _explain_error(error)
         return "cannot be computed"
 
     def _run(self, selected: Sequence[str], block: pa.Table) -> list[pa.Array]:
@@ -113,13 +120,13 @@ def _gather(expressions: Sequence[Expression], column_of: Callable[[Input], pa.A
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _join(left: Outcome, right: Outcome, border: int) -> Outcome:
+def _join(left: Evaluation, right: Evaluation, border: int) -> Evaluation:
     values = left.values, right.values
     # A half of one failed row knows no type.
     kind = next((array.type for array in values if not pa.types.is_null(array.type)), pa.null())
     failures = dict(left.failures) | {border + row: text for row, text in right.failures.items()}
-    return Outcome(values=pa.concat_arrays([array.cast(kind) for array in values]), failures=failures)
+    return Evaluation(values=pa.concat_arrays([array.cast(kind) for array in values]), failures=failures)
 
 
-def _tell(error: BaseException) -> str:
+def _explain_error(error: BaseException) -> str:
     return first_line(error) if isinstance(error, duckdb.Error) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Whether what an expression gives can stand in the column it is declared for, told before any data moves.
+"""Whether the type of an expression can be stored in its declared column, checked before any data moves.
 
 Kinds are compared, not values: an integer may be too large for its column in one row, which is that row's
 matter, but a floating number never belongs into a Decimal unless the expression says how to round it.
@@ -37,7 +37,7 @@ _TEXTS = {"varchar", "enum"}
 
 
 def find_mismatch(given: DuckDBPyType, declared: c.ColumnType) -> str | None:
-    """Advice when values of the one type cannot be told as the other; None when they may."""
+    """Advice when values of the one type cannot become the other; None when they may."""
     if _may_hold(given, declared):
         return None
     name = c.clickhouse_name(declared)
@@ -46,8 +46,8 @@ def find_mismatch(given: DuckDBPyType, declared: c.ColumnType) -> str | None:
     if isinstance(c.bare(declared), c.Bool):
         return f"gives {given}, not true or false; compare it with something, or write CAST(… AS BOOLEAN) around it"
     wanted = engine_name(c.bare(declared))
-    told = f"gives {given}, the column is declared {name}"
-    return f"{told}; write CAST(… AS {wanted}) around it" if wanted else f"{told}; declare another type"
+    problem = f"gives {given}, the column is declared {name}"
+    return f"{problem}; write CAST(… AS {wanted}) around it" if wanted else f"{problem}; declare another type"
 
 
 def _may_hold(given: DuckDBPyType, declared: c.ColumnType) -> bool:

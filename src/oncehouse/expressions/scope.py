@@ -1,7 +1,7 @@
 """Names that an expression may use: columns of the event and columns of look-ups, each under one engine name.
 
-The engine does not tell capitals from small letters and has one flat block of columns; events do tell them and
-have look-ups beside them. Here the one is translated into the other, so that no two names ever meet.
+The engine ignores case and has one flat block of columns; events distinguish case and
+have look-ups as well. The names of the one are translated into the other here, so that no two names collide.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import OncehouseError
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 
 if TYPE_CHECKING:
     from oncehouse.messaging.consumer.group_lag import Groups, GroupStatus
@@ -24,12 +24,12 @@ def ask_kafka(kafka: Kafka | None) -> tuple[EndOffsets | None, str | None]:
     if kafka is None:
         return None, None
     try:
-        return read_ends(Topics(kafka)), None
+        return read_ends(KafkaTopics(kafka)), None
     except OncehouseError as error:
         return None, str(error)
 
 
-def read_ends(topics: Topics) -> EndOffsets:
+def read_ends(topics: KafkaTopics) -> EndOffsets:
     facts = topics.describe()
     places = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
     return topics.latest(places)
@@ -38,13 +38,13 @@ def read_ends(topics: Topics) -> EndOffsets:
 class EndOffsetReader:
     def __init__(self, kafka: Kafka | None) -> None:
         self._kafka = kafka
-        self._topics: Topics | None = None
+        self._topics: KafkaTopics | None = None
 
     def __call__(self) -> EndOffsets:
         if self._kafka is None:
             return {}
         if self._topics is None:
-            self._topics = Topics(self._kafka)
+            self._topics = KafkaTopics(self._kafka)
         return read_ends(self._topics)
 
 

@@ -15,7 +15,7 @@ from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, OffsetRang
 from oncehouse.ledger.stats import recent
 from oncehouse.ledger.stats.recent import Load, Settled
 from oncehouse.monitoring.overview import BatchView, Overview, read_overview, view_batch
-from oncehouse.pipeline.ingest.backpressure import Disk, StorageState, least_free, read_storage_state
+from oncehouse.pipeline.ingest.backpressure import LedgerDisk, StorageState, least_free, read_storage_state
 
 RATE_SECONDS = 60.0
 CURVE_POINTS = 60
@@ -49,7 +49,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskView:
-    disk: Disk
+    disk: LedgerDisk
     kept_free_bytes: int
     """Reading pauses before less than this is free."""
 

@@ -18,7 +18,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Stage
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.startup import ignore, prepare
-from oncehouse.pipeline.ingest.kafka_source import Topics, group_of
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, group_of
 from oncehouse.pipeline.ingest.record_sizes import RecordSizes
 from oncehouse.pipeline.progress import Progress
 from oncehouse.pipeline.stages.ingest_stage import IngestStage
@@ -62,7 +62,7 @@ def run_pipeline(
     stages = choose_stages(pipeline, only)
     # A process that does not read Kafka need not reach it.
     kafka = pipeline.source.kafka if Stage.INGEST in stages else None
-    topics = Topics(kafka, group=group_of(pipeline.pipeline)) if kafka else None
+    topics = KafkaTopics(kafka, group=group_of(pipeline.pipeline)) if kafka else None
     try:
         prepared = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
         pipeline = prepared.pipeline
@@ -95,7 +95,7 @@ def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...
     return tuple(stage for stage in own if not only or stage in only)
 
 
-def _measure_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | None:
+def _measure_records(catalog: Catalog, topics: KafkaTopics | None) -> RecordSizes | None:
     """Begun before Spark starts, which takes longer."""
     if topics is None:
         return None
@@ -103,7 +103,7 @@ def _measure_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | N
 
 
 def _make_ingest(
-    running: StageSupervisor, topics: Topics | None, sizes: RecordSizes | None, *, tends: bool
+    running: StageSupervisor, topics: KafkaTopics | None, sizes: RecordSizes | None, *, tends: bool
 ) -> IngestStage:
     if topics is not None and sizes is not None:
         return KafkaIngestStage(running, topics, sizes)

@@ -69,7 +69,7 @@ def _compile_once(
     files: tuple[str, ...], include: tuple[str, ...], message: str, changed: tuple[int, ...]
 ) -> Definition:
     """A pipeline asks for its schemas many times; protoc takes a tenth of a second each time."""
-    del changed  # when the files were written, so that others are compiled anew
+    del changed  # when the files were written, so that changed files are compiled again
     return pick_message(compile_files(files, include), message, where=", ".join(files))
 
 
@@ -138,7 +138,7 @@ def _pool_of(found: FileDescriptorSet, where: str) -> descriptor_pool.Descriptor
         for file in found.file:
             add(file)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{where}: the descriptors do not fit together: {error}") from None
+        raise ConfigurationError(f"{where}: the descriptors contradict each other: {error}") from None
     return pool
 
 
@@ -174,7 +174,7 @@ def compile_files(files: Sequence[str], include: Sequence[str] = ()) -> bytes:
         if not path.is_file():
             raise ConfigurationError(f"{path}: no such file; correct the path")
     roots = [Path(folder).absolute() for folder in include] or [path.parent for path in paths]
-    return _run_protoc(paths, list(dict.fromkeys(roots)), told=", ".join(files))
+    return _run_protoc(paths, list(dict.fromkeys(roots)), source=", ".join(files))
 
 
 def compile_texts(text: str, imports: Mapping[str, str], indexes: Sequence[int]) -> Definition:
@@ -184,7 +184,7 @@ def compile_texts(text: str, imports: Mapping[str, str], indexes: Sequence[int])
         for name, imported in imports.items():
             _write_inside(root, name, imported)
         main = _write_inside(root, _MAIN, text)
-        serialized = _run_protoc([main], [root], told="the text")
+        serialized = _run_protoc([main], [root], source="the text")
     found = FileDescriptorSet.FromString(serialized)
     file = next(file for file in found.file if file.name == _MAIN)
     name, level = file.package, file.message_type
@@ -208,7 +208,7 @@ def _write_inside(root: Path, name: str, text: str) -> Path:
     return path
 
 
-def _run_protoc(paths: Sequence[Path], roots: Sequence[Path], *, told: str) -> bytes:
+def _run_protoc(paths: Sequence[Path], roots: Sequence[Path], *, source: str) -> bytes:
     with needs_extra("protobuf", "a .proto file"):
         import grpc_tools  # noqa: F401 - protoc is started as a process of its own
     with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +225,7 @@ def _run_protoc(paths: Sequence[Path], roots: Sequence[Path], *, told: str) -> b
                 errors="replace",
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigurationError(f"protoc could not compile {told}: {error}") from None
+            raise ConfigurationError(f"protoc could not compile {source}: {error}") from None
         if done.returncode:
-            raise ConfigurationError(f"protoc refuses {told}: {done.stderr.strip()}")
+            raise ConfigurationError(f"protoc refuses {source}: {done.stderr.strip()}")
         return out.read_bytes()

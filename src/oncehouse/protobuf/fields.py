@@ -1,6 +1,6 @@
 """Fields of messages: how a declared name finds one, and which ClickHouse type one has when none is declared.
 
-A name is a path through nested messages, `user.id`, or the name of a oneof, which tells which member is set.
+A name is a path through nested messages, `user.id`, or the name of a oneof, which says which member is set.
 Well-known types count as what they mean: a Timestamp is a time, a wrapper is its value or null.
 """
 
@@ -42,7 +42,7 @@ _MOST_FIELDS = 1000
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundField:
     """Where a declared name leads: through singular messages to a field, or to a oneof."""
 
     through: tuple[FieldDescriptor, ...]
@@ -51,13 +51,13 @@ class Found:
     end: FieldDescriptor | OneofDescriptor
 
 
-def find(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> Found | None:
+def find(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> FoundField | None:
     """None where this version has no such field, or its path leads through one that holds no single message.
 
     `numbers`: those of the path's steps, which are then found by them, whatever their names.
     """
     found = _follow(descriptor, name, numbers)
-    return found if isinstance(found, Found) else None
+    return found if isinstance(found, FoundField) else None
 
 
 def find_obstacle(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> str | None:
@@ -66,7 +66,7 @@ def find_obstacle(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()
     return found if isinstance(found, str) else None
 
 
-def _follow(descriptor: Descriptor, name: str, numbers: Sequence[int]) -> Found | str | None:
+def _follow(descriptor: Descriptor, name: str, numbers: Sequence[int]) -> FoundField | str | None:
     through: list[FieldDescriptor] = []
     *steps, last = numbers or name.split(".")
     for step in steps:
@@ -79,7 +79,7 @@ def _follow(descriptor: Descriptor, name: str, numbers: Sequence[int]) -> Found 
         through.append(field)
         descriptor = message_of(field)
     end = _field_at(descriptor, last) or _real_oneof(descriptor, last)
-    return None if end is None else Found(tuple(through), descriptor, end)
+    return None if end is None else FoundField(tuple(through), descriptor, end)
 
 
 def has_steps(
@@ -246,7 +246,7 @@ def check_fields(
                 if obstacle := find_obstacle(descriptor, name, by_number):
                     raise ConfigurationError(obstacle)
             raise ConfigurationError(
-                f"source.fields: {name!r} is no field of {_tell_known(descriptors, name)}"
+                f"source.fields: {name!r} is no field of {_describe_known(descriptors, name)}"
             )
         mismatches = [_find_mismatch(end, type_, name) for end in ends]
         if mismatches[0] is not None and all(mismatches):
@@ -261,12 +261,12 @@ def has_default(field: FieldDescriptor) -> bool:
     return name not in {TIMESTAMP, DURATION, *WRAPPERS, *JSON_MESSAGES}
 
 
-def _tell_known(descriptors: Sequence[Descriptor], name: str) -> str:
+def _describe_known(descriptors: Sequence[Descriptor], name: str) -> str:
     """The messages, each once, and the field that was perhaps meant."""
-    told = ", ".join(dict.fromkeys(descriptor.full_name for descriptor in descriptors))
+    messages = ", ".join(dict.fromkeys(descriptor.full_name for descriptor in descriptors))
     known = {field.name: None for descriptor in descriptors for field in descriptor.fields}
     near = difflib.get_close_matches(name, known, n=1)
-    return f"{told} in any version; " + (
+    return f"{messages} in any version; " + (
         f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
     )
 

@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import open_requests
 from oncehouse.ledger.models import Counts, DeadLetterFile, LetterKind, RequestKind
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, read_rows, write_letters
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, read_rows, write_dead_letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -34,8 +34,10 @@ def put_letters(catalog, folder, epoch, letters):
         }
         for offset, value, reason in letters
     ]
-    table = pa.Table.from_pylist(rows, schema=LETTER_SCHEMA)
-    file = FileStore(str(folder)).put(f"letters-{epoch}.parquet", lambda path: write_letters(path, table))
+    table = pa.Table.from_pylist(rows, schema=DEAD_LETTER_SCHEMA)
+    file = FileStore(str(folder)).put(
+        f"letters-{epoch}.parquet", lambda path: write_dead_letters(path, table)
+    )
     reasons = {
         reason: sum(row["reason"] == reason for row in rows) for reason in {row["reason"] for row in rows}
     }

@@ -16,7 +16,7 @@ from oncehouse.pipeline.formats.csv.decoder import CsvFormat
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
 from oncehouse.pipeline.formats.factory import format_of
 from oncehouse.pipeline.formats.text import TextFormat
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 
 KAFKA = {"bootstrap_servers": "localhost:9092", "topics": ["t"]}
 
@@ -95,11 +95,11 @@ def test_sections_reach_the_formats():
     assert format_of(told) == DebeziumFormat(precise_decimals=False)
     avro = {"version": "header", "header": "v", "schemas": {"1": "one.avsc"}}
     by_header = format_of(make_source(format="avro", avro=avro))
-    assert by_header == AvroFormat(framing=Framing(place=VersionPlace.HEADER, header="v"))
+    assert by_header == AvroFormat(version_source=VersionSource(place=VersionPlace.HEADER, header="v"))
     assert by_header.needs_headers
     fixed = format_of(make_source(format="avro", avro={"version": "none", "schemas": {"orders": "one.avsc"}}))
     assert isinstance(fixed, AvroFormat)
-    assert fixed.framing.schema == "orders"
+    assert fixed.version_source.schema == "orders"
     csv = {"delimiter": "\t", "quote": None, "columns": ["x", "a"], "header": True, "null": "-"}
     assert format_of(make_source(format="csv", csv=csv)) == CsvFormat(**csv | {"columns": ("x", "a")})
     text = {"pattern": "(?P<a>.)", "lines": True}

@@ -14,7 +14,7 @@ import yaml
 from oncehouse.config.pipeline import Source
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.formats.base import Decoded, Limits
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits
 from oncehouse.pipeline.formats.factory import format_of
 from oncehouse.pipeline.formats.protobuf.schema_sources import read_files
 
@@ -38,7 +38,7 @@ def decode(page: str, values: list[bytes | None], schemas: tuple[Schema, ...] = 
     }
     raw = pa.record_batch(columns)
     types = {name: _parse(text) for name, text in source.fields.items()}
-    limits = Limits(max_message_bytes=source.max_message_bytes, max_depth=source.max_depth)
+    limits = DecodeLimits(max_message_bytes=source.max_message_bytes, max_depth=source.max_depth)
     return format_.make_decoder(types, schemas, limits).decode(format_.unfold(raw))
 
 

@@ -15,7 +15,7 @@ from oncehouse.column_types.types import arrow_type
 from oncehouse.config.field_types import check_name
 from oncehouse.expressions.compiler import Compiler
 from oncehouse.expressions.duckdb_engine import open_engine
-from oncehouse.expressions.evaluator import Evaluator, Outcome
+from oncehouse.expressions.evaluator import Evaluation, Evaluator
 from oncehouse.expressions.scope import Expression, ExpressionError, Input, Scope
 
 FIELDS = {
@@ -61,7 +61,7 @@ def evaluator() -> Evaluator:
     return Evaluator()
 
 
-def evaluate(evaluator: Evaluator, expression: Expression, columns: dict[str, list]) -> Outcome:
+def evaluate(evaluator: Evaluator, expression: Expression, columns: dict[str, list]) -> Evaluation:
     rows = len(next(iter(columns.values())))
 
     def column_of(found: Input) -> pa.Array:

@@ -40,7 +40,12 @@ from oncehouse.ledger.storage.key_index import Keys, write_keys
 from oncehouse.monitoring.record_trace import Fate, RecordTrace, trace_record
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, RAW_SCHEMA, write_blocks, write_letters
+from oncehouse.pipeline.ingest.part_files import (
+    DEAD_LETTER_SCHEMA,
+    RAW_SCHEMA,
+    write_blocks,
+    write_dead_letters,
+)
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -115,8 +120,8 @@ def put_letters(
     letters = letters.append_column("detail", pa.array(["no\x1bjson"]))
     letters = letters.set_column(
         letters.column_names.index("schema"), "schema", pa.array(["v9"], pa.string())
-    ).cast(LETTER_SCHEMA)
-    file = store.put(name, lambda path: write_letters(path, letters))
+    ).cast(DEAD_LETTER_SCHEMA)
+    file = store.put(name, lambda path: write_dead_letters(path, letters))
     return DeadLetterFile(
         dead_letter_file=name, epoch=1, rows=1, reasons={"not_json": 1}, file=file, kind=kind
     )

@@ -116,9 +116,9 @@ def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
 
 def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
     """Look-ups and the function; expressions were compiled when the file was read."""
-    from oncehouse.pipeline.transform.plan_builder import check_shape
+    from oncehouse.pipeline.transform.plan_builder import check_transform
 
-    check_shape(pipeline)
+    check_transform(pipeline)
     return ()
 
 
@@ -141,11 +141,11 @@ def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
 def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     """Brokers, topics, whether Kafka still has what the ledger has not read, and for how long it will."""
     from oncehouse.pipeline.checks.preflight import check_source, inspect_source
-    from oncehouse.pipeline.ingest.kafka_source import Topics, group_of
+    from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, group_of
 
     if pipeline.source.kafka is None:
         return ()
-    topics = Topics(pipeline.source.kafka, group=group_of(pipeline.pipeline))
+    topics = KafkaTopics(pipeline.source.kafka, group=group_of(pipeline.pipeline))
     with open_catalog(pipeline) as catalog:
         check_source(catalog, topics)
     return inspect_source(topics)
@@ -176,12 +176,12 @@ def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:
 def look_at_sample(pipeline: Pipeline) -> Iterable[Finding]:
     """The newest records, as the pipeline would read them."""
     from oncehouse.pipeline.checks.preflight import inspect_sample
-    from oncehouse.pipeline.ingest.kafka_source import Topics
+    from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 
     if pipeline.source.kafka is None:
         return ()
     with open_catalog(pipeline) as catalog:
-        return inspect_sample(pipeline, catalog, Topics(pipeline.source.kafka))
+        return inspect_sample(pipeline, catalog, KafkaTopics(pipeline.source.kafka))
 
 
 def _source(pipeline: Pipeline) -> tuple[str, str]:

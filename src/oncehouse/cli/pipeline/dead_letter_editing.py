@@ -101,7 +101,7 @@ def _export_to_topic(
     pipeline: Pipeline, topic: str, letters: Iterable[dict[str, Any]], *, as_json: bool
 ) -> None:
     from oncehouse.pipeline.dead_letters.kafka_export import export_letters
-    from oncehouse.pipeline.ingest.kafka_source import Topics
+    from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 
     try:
         check_topic(topic)
@@ -117,7 +117,7 @@ def _export_to_topic(
             f"The pipeline reads the topic {topic!r} itself: its dead letters would come back to it for ever. "
             "Name another topic."
         )
-    partitions = range(Topics(kafka).describe(topic)[topic].partitions)
+    partitions = range(KafkaTopics(kafka).describe(topic)[topic].partitions)
     done = export_letters(kafka, pipeline.pipeline, topic, letters, partitions=partitions)
     if as_json:
         show_json(SentLetters(topic=topic, sent=done.sent, known=done.known))

@@ -98,7 +98,7 @@ def _demand_same_topics(connection: Connection, catalog: Catalog, topic_ids: dic
         ).first()
         if known is not None:
             raise DataLossError(
-                f"Pipeline {catalog.pipeline}: topic {topic} was deleted and made anew (its id was "
+                f"Pipeline {catalog.pipeline}: topic {topic} was deleted and created again (its id was "
                 f"{known.topic_id}, it is {topic_id}). Its offsets mean something else now. Give the pipeline a "
                 "new name, or the topic another, so that nothing is mixed up."
             )

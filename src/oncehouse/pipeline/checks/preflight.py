@@ -29,14 +29,14 @@ from oncehouse.pipeline.checks.topic_durability import check_topic_durability
 from oncehouse.pipeline.formats.protobuf.schema_sources import require_readable
 from oncehouse.pipeline.ingest.backpressure import StorageState, read_disks, read_storage_state
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
-from oncehouse.pipeline.ingest.kafka_retention import judge_topic
-from oncehouse.pipeline.ingest.kafka_source import TopicFacts, Topics, read_facts
+from oncehouse.pipeline.ingest.kafka_retention import check_topic_retention
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, TopicFacts, read_facts
 from oncehouse.pipeline.schema.discovery import declared_schemas, known_schemas
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.schema.identity_guard import check_rule
 from oncehouse.pipeline.schema.merging_fields import with_tables
 from oncehouse.pipeline.schema.required_fields import check_versions
-from oncehouse.pipeline.transform.plan_builder import check_shape
+from oncehouse.pipeline.transform.plan_builder import check_transform
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -53,7 +53,7 @@ def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def inspect_source(topics: Topics) -> tuple[Finding, ...]:
+def inspect_source(topics: KafkaTopics) -> tuple[Finding, ...]:
     """Whether Kafka keeps records through the longest outage that is allowed, and through the death of a broker."""
     kafka, found = topics.kafka, topics.settings()
     limited = any(
@@ -70,7 +70,7 @@ def inspect_source(topics: Topics) -> tuple[Finding, ...]:
     retention = (
         finding
         for topic, settings in found.items()
-        for finding in judge_topic(
+        for finding in check_topic_retention(
             topic,
             settings,
             longest_outage_seconds=kafka.longest_outage,
@@ -80,7 +80,7 @@ def inspect_source(topics: Topics) -> tuple[Finding, ...]:
     return (*retention, *durability)
 
 
-def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> tuple[Finding, ...]:
+def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: KafkaTopics) -> tuple[Finding, ...]:
     """The newest records read as the pipeline would: what would be dead, and how rows spread over partitions."""
     with read_sample(pipeline, known_schemas(pipeline, catalog), topics) as sample:
         if sample is None:
@@ -118,14 +118,14 @@ def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
 
 
 def require_ready(
-    pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False
+    pipeline: Pipeline, catalog: Catalog, topics: KafkaTopics | None, *, may_wait: bool = False
 ) -> bool:
     """Raise unless source, ledger and tables can be used.
 
     With `may_wait`, ClickHouse may be down for a pipeline that has run before. Returns whether it was up: if not,
     `require_tables` is called before the first batch is inserted.
     """
-    check_shape(pipeline)
+    check_transform(pipeline)
     check_ledger(pipeline, catalog)
     pipeline = current(pipeline, catalog)
     found: list[Finding] = []
@@ -191,7 +191,7 @@ def _refuse_errors(pipeline: Pipeline, found: Iterable[Finding]) -> None:
         raise ConfigurationError(f"Pipeline {pipeline.pipeline} cannot run yet:\n{lines}")
 
 
-def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
+def check_source(catalog: Catalog, topics: KafkaTopics) -> dict[str, TopicFacts]:
     known = {}
     positions = {}
     if catalog.exists():

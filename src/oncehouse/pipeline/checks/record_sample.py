@@ -20,12 +20,12 @@ from oncehouse.common.kafka_client import describe_error
 from oncehouse.errors import TransientError
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.base import EVENT_COLUMN, HEADERS
-from oncehouse.pipeline.ingest.kafka_source import Positions, Topics, client_settings
-from oncehouse.pipeline.ingest.manifest import LettersManifest, ReadPlan
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, Positions, client_settings
+from oncehouse.pipeline.ingest.manifest import DeadLetterManifest, ReadPlan
 from oncehouse.pipeline.ingest.part_files import PARTITIONS, read_rows
-from oncehouse.pipeline.ingest.read_plan import plan_reading
+from oncehouse.pipeline.ingest.read_plan import build_read_plan
 from oncehouse.pipeline.ingest.read_task import read_records
-from oncehouse.pipeline.transform.plan_builder import plan_shape
+from oncehouse.pipeline.transform.plan_builder import plan_transform
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Kafka, Pipeline
@@ -55,7 +55,7 @@ class Fetched:
     """By topic."""
 
 
-def fetch_newest(kafka: Kafka, topics: Topics) -> Fetched | None:
+def fetch_newest(kafka: Kafka, topics: KafkaTopics) -> Fetched | None:
     """The newest records of all partitions together; None when there are none."""
     facts = topics.describe()
     places = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
@@ -102,7 +102,7 @@ def _consume(kafka: Kafka, starting: Positions, latest: Positions) -> Iterator[M
 
 
 def as_block(kafka: Kafka, messages: list[Message]) -> pa.RecordBatch:
-    """Messages in the shape in which a read task gets them."""
+    """Messages as a read task gets them."""
     ordinals = {topic: number for number, topic in enumerate(sorted(kafka.topics))}
     columns = {
         "source": pa.array(
@@ -133,7 +133,9 @@ def _measure(messages: list[Message]) -> dict[str, float]:
 
 
 @contextmanager
-def read_sample(pipeline: Pipeline, schemas: tuple[Schema, ...], topics: Topics) -> Iterator[Sample | None]:
+def read_sample(
+    pipeline: Pipeline, schemas: tuple[Schema, ...], topics: KafkaTopics
+) -> Iterator[Sample | None]:
     """The sample as the pipeline would read it; what was written for it is gone at the end of the block."""
     fetched = fetch_newest(topics.kafka, topics)
     if fetched is None:
@@ -145,9 +147,9 @@ def read_sample(pipeline: Pipeline, schemas: tuple[Schema, ...], topics: Topics)
 
 def read_block(pipeline: Pipeline, schemas: tuple[Schema, ...], block: pa.RecordBatch, folder: str) -> Sample:
     """Records as the pipeline would read them, with `folder` for what a read task writes."""
-    plan = plan_reading(pipeline, schemas, epoch=0, token=0, whole=True)
-    shape = plan_shape(pipeline, token=0, files_root=folder)
-    return _read(replace(plan, files_root=folder, shape=shape), block)
+    plan = build_read_plan(pipeline, schemas, epoch=0, token=0, whole=True)
+    transform = plan_transform(pipeline, token=0, files_root=folder)
+    return _read(replace(plan, files_root=folder, transform=transform), block)
 
 
 def _read(plan: ReadPlan, block: pa.RecordBatch) -> Sample:
@@ -167,11 +169,11 @@ def _read(plan: ReadPlan, block: pa.RecordBatch) -> Sample:
     )
 
 
-def _first(letters: list[LettersManifest]) -> str:
+def _first(letters: list[DeadLetterManifest]) -> str:
     return letters[0].sample if letters else ""
 
 
-def measure_growth(kafka: Kafka, topics: Topics, *, now: float) -> dict[str, float]:
+def measure_growth(kafka: Kafka, topics: KafkaTopics, *, now: float) -> dict[str, float]:
     """Bytes a second by which the busiest partition of each topic grows, in the last hour or day, whichever is more."""
     fetched = fetch_newest(kafka, topics)
     if fetched is None:

@@ -14,7 +14,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.pipeline.checks.preflight import require_ready, with_merging_fields
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.schema.discovery import declared_schemas
 from oncehouse.pipeline.schema.identity_guard import adopt
 
@@ -36,7 +36,7 @@ class Prepared:
 def prepare(
     pipeline: Pipeline,
     catalog: Catalog,
-    topics: Topics | None,
+    topics: KafkaTopics | None,
     *,
     may_wait: bool = False,
     say: Callable[[str], None] = ignore,

@@ -82,11 +82,11 @@ def uuids_from_texts(array: pa.Array) -> tuple[pa.Array, Mask]:
     fitting = (np.diff(offsets) == 36) & ~nulls
     places = offsets[:-1][fitting]
     if fitting.all() and len(places):
-        letters = data[offsets[0] : offsets[-1]].reshape(-1, 36)
+        characters = data[offsets[0] : offsets[-1]].reshape(-1, 36)
     else:
-        letters = data[places[:, None] + np.arange(36)] if len(places) else np.zeros((0, 36), np.uint8)
-    nibbles = _HEX[letters[:, _UUID_DIGITS]]
-    good = (letters[:, _UUID_DASHES] == ord("-")).all(axis=1) & (nibbles != _NOT_HEX).all(axis=1)
+        characters = data[places[:, None] + np.arange(36)] if len(places) else np.zeros((0, 36), np.uint8)
+    nibbles = _HEX[characters[:, _UUID_DIGITS]]
+    good = (characters[:, _UUID_DASHES] == ord("-")).all(axis=1) & (nibbles != _NOT_HEX).all(axis=1)
     matrix = np.zeros((len(array), 16), dtype=np.uint8)
     matrix[fitting] = (nibbles[:, 0::2] << 4) | nibbles[:, 1::2]
     bad = ~fitting & ~nulls

@@ -158,7 +158,7 @@ def _put_powers(
 def has_plain_bytes(numbers: pa.Array) -> bool:
     """Whether texts have no bytes but digits, signs and points: no exponents, which Arrow's decimals cannot be given.
 
-    From the plus sign to the 9 there are, beside what numbers are written with, only the comma and the slash.
+    From the plus sign to the 9 there are, besides what numbers are written with, only the comma and the slash.
     """
     offsets, data = text_buffers(numbers)
     return bool((data[offsets[0] : offsets[-1]] - np.uint8(ord("+")) <= ord("9") - ord("+")).all())

@@ -1,4 +1,4 @@
-"""Why a value cannot be of its declared type, in words for its dead letter.
+"""Why a value cannot be of its declared type, in words for its dead character.
 
 Slow and exact, one row at a time: only rows that `convert.py` has marked come here. The words name the place
 inside the value and what is wrong, and never repeat the value.
@@ -16,7 +16,7 @@ from oncehouse.pipeline.convert.arrow_buffers import is_bytes, is_text
 from oncehouse.pipeline.convert.convert import convert, list_items, plain
 from oncehouse.pipeline.convert.decimals import is_number_text
 from oncehouse.pipeline.convert.masks import cast_where_possible
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.convert.scalars import accepts_kind
 from oncehouse.pipeline.convert.times import parse_times
 
@@ -28,12 +28,12 @@ def explain_value(scalar: pa.Scalar, type_: c.ColumnType) -> str:
     return find_problem(pa.repeat(scalar, 1), 0, type_, "").detail
 
 
-def find_problem(array: pa.Array, row: int, type_: c.ColumnType, where: str) -> Problem:
+def find_problem(array: pa.Array, row: int, type_: c.ColumnType, where: str) -> RejectionCause:
     """The first problem of a marked row; `where` names the field."""
     return _find(plain(array.slice(row, 1)), type_, where)
 
 
-def _find(array: pa.Array, type_: c.ColumnType, where: str) -> Problem:
+def _find(array: pa.Array, type_: c.ColumnType, where: str) -> RejectionCause:
     """The problem of a bad array of one row."""
     bare = c.bare(type_)
     if array.null_count:
@@ -58,12 +58,12 @@ def _first_bad(array: pa.Array, type_: c.ColumnType) -> int | None:
     return None if bad is None or not bad.any() else int(np.flatnonzero(bad)[0])
 
 
-def _find_in_list(items: pa.Array, item: c.ColumnType, where: str) -> Problem:
+def _find_in_list(items: pa.Array, item: c.ColumnType, where: str) -> RejectionCause:
     place = _first_bad(items, item) or 0
     return _find(plain(items.slice(place, 1)), item, f"{where}[{place}]")
 
 
-def _find_in_map(pairs: pa.Array, map_type: c.Map, where: str) -> Problem:
+def _find_in_map(pairs: pa.Array, map_type: c.Map, where: str) -> RejectionCause:
     if not pa.types.is_struct(pairs.type):
         return _wrong_kind(pairs, map_type, where)
     for number, inner in enumerate((map_type.key, map_type.value)):
@@ -74,7 +74,9 @@ def _find_in_map(pairs: pa.Array, map_type: c.Map, where: str) -> Problem:
     return _problem(Reason.DUPLICATE_KEY, where, "a key stands twice")
 
 
-def _find_in_tuple(array: pa.Array, fields: tuple[tuple[str, c.ColumnType], ...], where: str) -> Problem:
+def _find_in_tuple(
+    array: pa.Array, fields: tuple[tuple[str, c.ColumnType], ...], where: str
+) -> RejectionCause:
     for name, inner in fields:
         place = array.type.get_field_index(name)
         child = plain(array.field(place)) if place >= 0 else pa.nulls(1)
@@ -83,7 +85,7 @@ def _find_in_tuple(array: pa.Array, fields: tuple[tuple[str, c.ColumnType], ...]
     return _problem(Reason.WRONG_TYPE, where, "does not fit")
 
 
-def _find_scalar(array: pa.Array, leaf: c.ColumnType, where: str) -> Problem:
+def _find_scalar(array: pa.Array, leaf: c.ColumnType, where: str) -> RejectionCause:
     if not _is_of_kind(array, leaf):
         return _wrong_kind(array, leaf, where)
     return _problem(Reason.OUT_OF_RANGE, where, f"outside of {c.clickhouse_name(leaf)}")
@@ -106,7 +108,7 @@ def _is_of_kind(array: pa.Array, leaf: c.ColumnType) -> bool:
             return not isinstance(leaf, c.Bool | c.Uuid)
 
 
-def _wrong_kind(array: pa.Array, type_: c.ColumnType, where: str) -> Problem:
+def _wrong_kind(array: pa.Array, type_: c.ColumnType, where: str) -> RejectionCause:
     return _problem(Reason.WRONG_TYPE, where, f"{_kind(array.type)} cannot be {c.clickhouse_name(type_)}")
 
 
@@ -118,5 +120,5 @@ def _kind(kind: pa.DataType) -> str:
     return f"a value of {str(kind).split('(', maxsplit=1)[0].split('<', maxsplit=1)[0]}"
 
 
-def _problem(reason: Reason, where: str, what: str) -> Problem:
-    return Problem(reason=reason, detail=f"{where}: {what}" if where else what)
+def _problem(reason: Reason, where: str, what: str) -> RejectionCause:
+    return RejectionCause(reason=reason, detail=f"{where}: {what}" if where else what)

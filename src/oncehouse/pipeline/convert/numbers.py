@@ -190,7 +190,7 @@ def _floats_from_integers(array: pa.Array, target: pa.DataType) -> Numbers:
 
 
 def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> Numbers:
-    """The nearest float, where it still tells all digits of the decimal."""
+    """The nearest float, where it still has all digits of the decimal."""
     floats = array.cast(target)
     back, bad = cast_where_possible(floats, array.type)
     return floats, bad | flags(pc.not_equal(back, array))

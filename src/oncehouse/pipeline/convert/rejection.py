@@ -1,7 +1,7 @@
 """Why a message could not become a row: the words that dead letters carry.
 
 A rejection names the message by its place in the block, and the field by its path; it never repeats the
-payload, which the dead letter keeps anyway.
+payload, which the dead character keeps anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reason(StrEnum):
     """The bytes do not follow the format or its schema."""
     UNSUPPORTED = "unsupported"
     """The message is sound, but what it says cannot be a row."""
-    NOT_SHAPED = "not_shaped"
+    NOT_TRANSFORMED = "not_shaped"
     """Decoded, but what should be computed from it could not be."""
 
 
@@ -42,7 +42,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class RejectionCause:
     """A reason that is not yet tied to a message."""
 
     reason: Reason
@@ -55,4 +55,4 @@ class Problem:
 def shorten(text: str) -> str:
     """One printable line: names come from the message, and may hold anything, half surrogates included."""
     cut = text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in cut)
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in cut)

@@ -188,9 +188,9 @@ def _join_fraction(seconds: pa.Array, nanoseconds: Ticks, unit: str, bad: Mask) 
     whole = filled_ticks(seconds)
     # One second of room on both sides keeps the sum inside 64 bits as well.
     reach = (1 << 63) // per_second - 1
-    fits = (whole > -reach) & (whole < reach)
-    edge_bad = bad | ~fits
-    ticks = np.where(fits, whole, 0) * per_second + nanoseconds // 10 ** (9 - _DIGITS[unit])
+    inside = (whole > -reach) & (whole < reach)
+    edge_bad = bad | ~inside
+    ticks = np.where(inside, whole, 0) * per_second + nanoseconds // 10 ** (9 - _DIGITS[unit])
     return pa.array(ticks, mask=null_mask(seconds) | edge_bad), edge_bad & ~null_mask(seconds) | bad
 
 

@@ -20,9 +20,9 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
 from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition, Edit, position_of
 from oncehouse.pipeline.dead_letters.reader import find_dead_letters
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, write_dead_letters
 
-EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
+EDIT_SCHEMA = pa.schema([*DEAD_LETTER_SCHEMA, ("edited", pa.binary())])
 """A dead letter as it was, and the edited value."""
 
 _POSITION = ("topic", "partition", "offset", "row")
@@ -100,7 +100,7 @@ def _selection(wanted: Mapping[DeadLetterPosition, bytes | None]) -> Selection:
 def _write(
     store: FileStore, path: str, name: str, letters: DeadLetterFile, table: pa.Table
 ) -> DeadLetterFile:
-    file = store.put(path, lambda target: write_letters(target, table.unify_dictionaries()))
+    file = store.put(path, lambda target: write_dead_letters(target, table.unify_dictionaries()))
     return DeadLetterFile(
         dead_letter_file=name,
         kind=LetterKind.EDIT,
@@ -120,7 +120,7 @@ def apply_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table,
     meant = pc.is_valid(found)
     values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
     at = letters.column_names.index("value")
-    return letters.set_column(at, LETTER_SCHEMA.field("value"), values), meant
+    return letters.set_column(at, DEAD_LETTER_SCHEMA.field("value"), values), meant
 
 
 def format_positions(letters: pa.Table) -> pa.ChunkedArray:

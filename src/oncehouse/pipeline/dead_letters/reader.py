@@ -13,11 +13,11 @@ from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
 from oncehouse.pipeline.dead_letters.filter import FILTER_COLUMNS, Selection
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundDeadLetters:
     """Letters of one row group, with their row numbers in the file."""
 
     rows: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -31,7 +31,7 @@ def find_dead_letters(
     *,
     newest_first: bool = False,
     before: int | None = None,
-) -> Iterator[Found]:
+) -> Iterator[FoundDeadLetters]:
     """Letters that are meant, a row group at a time; values are read only where there are any.
 
     `before` leaves out the letter of that row number and all behind it.
@@ -48,7 +48,7 @@ def find_dead_letters(
                 chosen = _choose(opened, group, selection, None if before is None else before - start)
                 if len(chosen):
                     letters = opened.read_row_group(group).take(pa.array(chosen))
-                    yield Found(rows=chosen + start, letters=letters.cast(_schema_of(letters)))
+                    yield FoundDeadLetters(rows=chosen + start, letters=letters.cast(_schema_of(letters)))
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
             f"The dead letters {file.path} cannot be read ({error}): the file is damaged. {REPAIR_ADVICE}"
@@ -65,8 +65,10 @@ def _choose(
 
 def _schema_of(letters: pa.Table) -> pa.Schema:
     """The columns of dead letters in their types, and other columns as they are."""
-    more = [letters.schema.field(name) for name in letters.column_names if name not in LETTER_SCHEMA.names]
-    return pa.schema([*LETTER_SCHEMA, *more])
+    more = [
+        letters.schema.field(name) for name in letters.column_names if name not in DEAD_LETTER_SCHEMA.names
+    ]
+    return pa.schema([*DEAD_LETTER_SCHEMA, *more])
 
 
 def may_hold(store: FileStore, file: FileRef, selection: Selection) -> bool:

@@ -2,7 +2,7 @@
 
 A rule is made from the pipeline file, and where the file says so from marks in the schemas, which then travel
 with them. `fingerprint` names everything the ids depend on; the ledger refuses another one until `oncehouse
-rekey` has made its index anew. How values become ids is `identity.py`.
+rekey` has made its index anew. How values become ids is `unique_id.py`.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def _agreed_marks(pipeline: Pipeline, schemas: Sequence[Schema]) -> tuple[str, .
         for schema in schemas
     }
     if len(set(marks.values())) > 1:
-        told = "; ".join(f"{name}: {', '.join(fields) or 'nothing'}" for name, fields in marks.items())
+        listed = "; ".join(f"{name}: {', '.join(fields) or 'nothing'}" for name, fields in marks.items())
         raise ConfigurationError(
-            f"{where}: the versions of the schema mark different fields as identity ({told}). Ids made by two "
+            f"{where}: the versions of the schema mark different fields as identity ({listed}). Ids made by two "
             "rules would let duplicates through. Let all versions mark the same, or name the version that counts, "
             'as in identity.from_schema: "2"; where that changes the rule, `oncehouse rekey` changes the ledger.'
         )

@@ -1,4 +1,4 @@
-"""The key index kept in shape: small segments merged in tiers, and the whole index rebuilt from key files.
+"""The key index kept compact: small segments merged in tiers, and the whole index rebuilt from key files.
 
 `plan_merges` is pure. A merge never mixes keys whose first-seen times lie far apart, because a segment falls
 out of the window whole. Only the holder of the ingest lease replaces segments; the files of replaced ones are
@@ -233,7 +233,7 @@ def rebuild_task(plan: RebuildPlan) -> Segment | None:
 
 
 def rebuild(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, *, request: int) -> int:
-    """Make the key index anew from the key files of the ledger; returns the number of its keys."""
+    """Rebuild the key index from the key files of the ledger; returns the number of its keys."""
     plans = plan_rebuild(pipeline, catalog, token)
     found: list[Segment | None] = run_tasks(spark, rebuild_task, plans) if plans else []
     made = [segment for segment in found if segment is not None]

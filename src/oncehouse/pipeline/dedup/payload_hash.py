@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.common.hashing import Hashes, xxh3_hashes
-from oncehouse.pipeline.formats.dataframe import is_frame
+from oncehouse.pipeline.formats.dataframe import is_dataframe_row
 
 _ROW = np.uint64(1 << 63)
 UNKNOWN = np.uint64((1 << 64) - 1)
-"""For an id of which nobody has the bytes any more, as of one that was found in a table."""
+"""For an id whose bytes are no longer known, as of one that was found in a table."""
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -24,7 +24,7 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 def hash_payloads(values: pa.Array, schemas: pa.Array | None) -> Hashes:
     hashes = xxh3_hashes(values) & ~_ROW
     if schemas is not None and schemas.null_count < len(schemas):
-        hashes[is_frame(schemas)] |= _ROW
+        hashes[is_dataframe_row(schemas)] |= _ROW
     return hashes
 
 

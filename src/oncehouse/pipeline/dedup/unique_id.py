@@ -3,7 +3,7 @@
 A unique id is SHA-256, cut to 128 bits, over an encoding of the values that the rule names, in which every value
 carries its kind and its length, so that no two different lists of values share it. Wider integers of the same
 value keep their id. A record that lacks a header or a key that the rule names has no id, and becomes a dead
-letter: nothing would tell it from others. Which values are named is `identity_rule.py`.
+letter: nothing would distinguish it from others. Which values are named is `identity_rule.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from oncehouse.common.hashing import Hashes, hash_column
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.base import reject_rows
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def unique_ids(
     return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
 
 
-def refuse_nameless(
+def reject_unidentified(
     rule: Rule, records: pa.RecordBatch, decoded: Decoded, *, needs_value: bool = False
 ) -> Decoded:
     """Without the rows whose record lacks a header or the key that the rule names: those are rejected.
@@ -59,7 +59,7 @@ def refuse_nameless(
     found: list[Rejection] = []
     for name, column in _of_record(rule, records):
         missing = column.is_null().to_numpy(zero_copy_only=False)[decoded.taken] & ~lacking
-        problem = Problem(
+        problem = RejectionCause(
             reason=Reason.MISSING_FIELD, detail=f"{name}, which belongs to the identity, is missing"
         )
         found += [problem.at(int(place)) for place in decoded.taken[missing]]
@@ -80,11 +80,11 @@ def _all_null(rule: Rule, decoded: Decoded) -> np.ndarray[Any, np.dtype[np.bool_
     return empty
 
 
-def _without_values(rule: Rule) -> Problem:
+def _without_values(rule: Rule) -> RejectionCause:
     names = ", ".join(".".join(steps) for steps in rule.fields)
-    return Problem(
+    return RejectionCause(
         reason=Reason.MISSING_FIELD,
-        detail=f"field {names}: missing or null, and nothing else of the identity tells the record from others",
+        detail=f"field {names}: missing or null, and nothing else of the identity distinguishes the record from others",
     )
 
 
@@ -119,7 +119,7 @@ def _column_at(rows: pa.RecordBatch, steps: tuple[str, ...]) -> pa.Array:
 
 
 def _of_record(rule: Rule, records: pa.RecordBatch | None) -> Iterator[tuple[str, pa.Array]]:
-    """What the rule takes from beside the value, each with the name that messages give it."""
+    """What the rule takes from key and headers, each with the name that error messages use."""
     if not rule.headers and not rule.key:
         return
     if records is None:
@@ -174,8 +174,8 @@ def _text_marks(lengths: pa.Array) -> list[Any]:
     return [_mark(b"s"), _texts(lengths), _mark(b":")]
 
 
-def _mark(letters: bytes) -> pa.Scalar:
-    return pa.scalar(letters, pa.binary())
+def _mark(text: bytes) -> pa.Scalar:
+    return pa.scalar(text, pa.binary())
 
 
 def _texts(numbers: pa.Array) -> pa.Array:

@@ -29,7 +29,7 @@ from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Counts, EpochKind, FileRef, QueryBatch, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.external.dataframe_rows import FrameRows
-from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
+from oncehouse.pipeline.formats.dataframe import DataFrameFormat, schema_of
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import MANIFEST_SCHEMA, ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import PARTITIONS, epoch_path, topic_of
@@ -109,7 +109,7 @@ class DataFrameIngest(IngestLeaseHolder):
     def _read(self, frame: DataFrame, plan: ReadPlan, batch: QueryBatch) -> list[TaskManifest]:
         chosen = choose_columns(plan.fields, frame, needed=plan.needed_columns)
         add_schemas(self._catalog, [schema_of(plan.fields)])
-        plan = replace(plan, format=FrameFormat(), topics=(topic_of(batch.query),))
+        plan = replace(plan, format=DataFrameFormat(), topics=(topic_of(batch.query),))
         rows = FramePlan(
             read=plan, first_offset=batch.batch * _ROWS_A_BATCH, timestamp_us=int(time.time() * 1_000_000)
         )

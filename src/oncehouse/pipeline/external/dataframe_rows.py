@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.convert.rejection import Problem
+from oncehouse.pipeline.convert.rejection import RejectionCause
 from oncehouse.pipeline.formats.base import Decoded
-from oncehouse.pipeline.formats.dataframe import fit_rows, schema_of
+from oncehouse.pipeline.formats.dataframe import convert_rows, schema_of
 from oncehouse.pipeline.formats.row_codec import encode_rows
 
 
@@ -36,7 +36,7 @@ class FrameRows:
         self, found: pa.RecordBatch, *, source: int, offset: int, timestamp_us: int
     ) -> pa.RecordBatch:
         """A block of records; offsets count up from the first."""
-        decoded = fit_rows(found, self._fields)
+        decoded = convert_rows(found, self._fields)
         rows = found.num_rows
         names = pa.repeat(pa.scalar(self._kept.schema), rows)
         block = pa.RecordBatch.from_arrays(
@@ -54,7 +54,7 @@ class FrameRows:
         self._decoded = replace(decoded, schemas=names.slice(0, len(decoded.taken)))
         return block
 
-    def reject_all(self, rows: int, problem: Problem) -> None:
+    def reject_all(self, rows: int, problem: RejectionCause) -> None:
         """Let the next block be of lines that are no rows."""
         none = np.zeros(0, dtype=np.int64)
         empty = [pa.array([], field.type) for field in self._schema]

@@ -32,7 +32,7 @@ from oncehouse.pipeline.external.import_manifest import (
     share_out,
 )
 from oncehouse.pipeline.external.import_reader import ImportPlan, import_task
-from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
+from oncehouse.pipeline.formats.dataframe import DataFrameFormat, schema_of
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
@@ -208,7 +208,7 @@ class FileImportStage(IngestLeaseHolder):
         as_messages = self._job.format is FileFormat.JSON and isinstance(plan.format, JsonFormat)
         plan = replace(
             plan,
-            format=plan.format if as_messages else FrameFormat(),
+            format=plan.format if as_messages else DataFrameFormat(),
             topics=(topic_of(self._job.name),),
         )
         shares = share_out(pieces, tasks=self._spark.sparkContext.defaultParallelism)

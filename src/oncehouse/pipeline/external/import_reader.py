@@ -25,7 +25,7 @@ from oncehouse.config.problems import printable
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece
 from oncehouse.ledger.models import FileFormat
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.external.dataframe_rows import FrameRows
 from oncehouse.pipeline.external.import_manifest import open_place, require_same
 from oncehouse.pipeline.formats.dataframe import schema_of
@@ -160,7 +160,7 @@ class _Reader:
             return
         lines = pa.array([text for _, text in bad], pa.binary())
         block = self._block(file, np.array([_NO_ROWS_FROM + number for number, _ in bad]), lines, marked=True)
-        problem = Problem(
+        problem = RejectionCause(
             reason=Reason.WRONG_TYPE, detail="the line has another number of columns than the first"
         )
         self._rows.reject_all(len(bad), problem)

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
-# A message of many lines must not become many times its size: what stands beside its value would be repeated with
-# each line. Where that is more than this, only the first line keeps it.
+# A message of many lines must not become many times its size: its key and headers would be repeated with each
+# line. Where that is more than this, only the first line keeps them.
 _MOST_REPEATED_BYTES = 16 << 20
-_BESIDE = ("key", "headers")
+_REPEATED_COLUMNS = ("key", "headers")
 _RUN_BYTES = 64 << 20
-# What a line takes beside its own bytes until it is written.
+# What a line takes in memory, in addition to its own bytes, until it is written.
 _ROW_BYTES = 100
 
 # The column of parts that gives the place of the row's event in its key file.
@@ -35,7 +35,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class WaitingRecord:
     """A record whose schema is not known yet."""
 
     index: int
@@ -51,15 +51,15 @@ class Decoded:
     rejected: tuple[Rejection, ...]
     skipped: Places
     """Places of tombstones, messages without a value."""
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitingRecord, ...] = ()
     schemas: pa.Array | None = None
     """The schema that each row was decoded with; None for a format without schemas."""
     new_fields: Mapping[str, str | None] = field(default_factory=dict)
-    """Fields that nobody declared and their types, where the format was asked to tell; None: no column can hold it."""
+    """Undeclared fields and their types, where the format reports them; None: no column can hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class DecodeLimits:
     """What a record must keep to, whatever its format."""
 
     max_message_bytes: int
@@ -69,10 +69,10 @@ class Limits:
     must_be_set: tuple[tuple[str, ...], ...] = ()
     """Fields that have no default where the schema says that they may be absent, each as the steps that lead to it."""
 
-    def refuse(self, schema: str) -> Problem | None:
+    def refuse(self, schema: str) -> RejectionCause | None:
         """Why records of a version are rejected; None where they are not."""
         lacking = self.refused.get(schema)
-        return None if lacking is None else Problem(reason=Reason.MISSING_FIELD, detail=lacking)
+        return None if lacking is None else RejectionCause(reason=Reason.MISSING_FIELD, detail=lacking)
 
 
 def reject_rows(decoded: Decoded, found: Sequence[Rejection]) -> Decoded:
@@ -112,12 +112,12 @@ class Format(Protocol):
         """The block with a line for each row of a message, numbered by the column `row`."""
 
     def make_decoder(
-        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder: ...
 
 
 class SingleRows:
-    """What holds for a format whose value alone tells everything and is one row."""
+    """A format whose messages are one row each and need nothing but their value."""
 
     @property
     def needs_headers(self) -> bool:
@@ -131,14 +131,14 @@ class SingleRows:
         return number_single_rows(block)
 
 
-class ValuesDecoder(Protocol):
+class DecodesValues(Protocol):
     def decode(self, values: pa.Array) -> Decoded: ...
 
 
-class OfValues:
-    """The decoder of a format in which the value alone tells everything."""
+class ValueDecoder:
+    """The decoder of a format that needs nothing but the values."""
 
-    def __init__(self, decoder: ValuesDecoder) -> None:
+    def __init__(self, decoder: DecodesValues) -> None:
         self._decoder = decoder
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
@@ -150,26 +150,28 @@ def number_single_rows(block: pa.RecordBatch) -> pa.RecordBatch:
     return block.append_column("row", pa.array(np.zeros(block.num_rows, dtype=np.int32)))
 
 
-def spread(block: pa.RecordBatch, values: pa.ListArray) -> pa.RecordBatch:
+def explode_rows(block: pa.RecordBatch, values: pa.ListArray) -> pa.RecordBatch:
     """A line for each value of each message, which all have at least one; the rest of a message is repeated."""
     lengths = np.diff(values.offsets.to_numpy())
     parents = np.repeat(np.arange(block.num_rows), lengths)
     firsts = np.repeat(values.offsets.to_numpy()[:-1] - values.offsets[0].as_py(), lengths)
     rows = (np.arange(len(parents)) - firsts).astype(np.int32)
-    heavy = lengths * _weigh_beside(block) > _MOST_REPEATED_BYTES
+    heavy = lengths * _repeated_bytes(block) > _MOST_REPEATED_BYTES
     names = [name for name in block.schema.names if name != "value"]
     bare = pa.array(parents, mask=heavy[parents] & (rows > 0))
-    columns = [block.column(name).take(bare if name in _BESIDE else pa.array(parents)) for name in names]
+    columns = [
+        block.column(name).take(bare if name in _REPEATED_COLUMNS else pa.array(parents)) for name in names
+    ]
     return pa.RecordBatch.from_arrays(
         [*columns, values.flatten(), pa.array(rows)], names=[*names, "value", "row"]
     )
 
 
-def cut_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def split_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The block in runs of messages whose lines take a bounded amount of memory together, or of one message."""
     lines = pc.fill_null(pc.count_substring(block.column("value"), "\n"), 0).to_numpy(zero_copy_only=False)
-    beside = (lines + 1) * _weigh_beside(block)
-    weights = (lines + 1) * _ROW_BYTES + np.where(beside > _MOST_REPEATED_BYTES, 0, beside)
+    repeated = (lines + 1) * _repeated_bytes(block)
+    weights = (lines + 1) * _ROW_BYTES + np.where(repeated > _MOST_REPEATED_BYTES, 0, repeated)
     ends = np.cumsum(weights)
     start = 0
     while start < block.num_rows:
@@ -179,21 +181,23 @@ def cut_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         start = end
 
 
-def _weigh_beside(block: pa.RecordBatch) -> Places:
-    """How many bytes stand beside the value of each message, in key and headers."""
+def _repeated_bytes(block: pa.RecordBatch) -> Places:
+    """How many bytes each message has in key and headers."""
     weights = np.zeros(block.num_rows, dtype=np.int64)
     if "key" in block.schema.names:
-        weights += _weigh(block.column("key"))
+        weights += _byte_lengths(block.column("key"))
     if "headers" in block.schema.names:
         headers = block.column("headers")
         counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
         flat = headers.flatten()
-        totals = np.concatenate([[0], np.cumsum(_weigh(flat.field("key")) + _weigh(flat.field("value")))])
+        totals = np.concatenate(
+            [[0], np.cumsum(_byte_lengths(flat.field("key")) + _byte_lengths(flat.field("value")))]
+        )
         ends = np.cumsum(counts)
         weights += totals[ends] - totals[ends - counts]
     return weights
 
 
-def _weigh(texts: pa.Array) -> Places:
+def _byte_lengths(texts: pa.Array) -> Places:
     lengths: Places = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64)

@@ -1,7 +1,8 @@
-"""Rows of frames as a format: how what came from a DataFrame or a file of columns is decoded again.
+"""Rows of DataFrames as a format: how what came from a DataFrame or a file of columns is decoded again.
 
-Such a row is kept as `row_bytes`, under a schema that names the fields it was converted to; one that did not fit is
-kept as JSON text, which people can read and correct. Every pipeline may hold some, whatever its topics carry.
+Such a row is kept as `row_bytes`, under a schema that names the fields it was converted to; one that could not be
+converted is kept as JSON text, which people can read and correct. Every pipeline may hold some, whatever its topics
+carry.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from oncehouse.column_types.types import ColumnType, FixedString, String, arrow_
 from oncehouse.ledger.models import ROW_PREFIX, Schema
 from oncehouse.pipeline.convert.convert import convert, plain
 from oncehouse.pipeline.convert.explain import find_problem
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.formats.row_codec import MARK, decode_rows
 
 FORMAT = "frame"
-_NO_ROW = Problem(
+_NO_ROW = RejectionCause(
     reason=Reason.WRONG_TYPE, detail="the bytes are no row of the schema that they were kept with"
 )
 
@@ -42,15 +43,17 @@ def schema_of(fields: Mapping[str, ColumnType]) -> Schema:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameFormat(SingleRows):
+class DataFrameFormat(SingleRows):
     def make_decoder(
-        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder:
-        return FrameDecoder(fields, schemas, limits)
+        return DataFrameDecoder(fields, schemas, limits)
 
 
-class FrameDecoder:
-    def __init__(self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits) -> None:
+class DataFrameDecoder:
+    def __init__(
+        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
+    ) -> None:
         self._fields = dict(fields)
         self._limits = limits
         self._schema = pa.schema([(name, arrow_type(type_)) for name, type_ in fields.items()])
@@ -88,7 +91,7 @@ class FrameDecoder:
             yield replace(_nothing(self._schema), rejected=tuple(_NO_ROW.at(int(place)) for place in places))
             return
         try:
-            yield move(fit_rows(decode_rows(values, known), self._fields), places)
+            yield move(convert_rows(decode_rows(values, known), self._fields), places)
         except (ValueError, pa.ArrowException):
             if len(places) == 1:
                 yield replace(_nothing(self._schema), rejected=(_NO_ROW.at(int(places[0])),))
@@ -102,38 +105,38 @@ def _arrow_schema(schema: Schema) -> pa.Schema:
     return pa.schema([(name, arrow_type(parse_type(text))) for name, text in json.loads(schema.definition)])
 
 
-class WithFrames:
-    """The decoder of a pipeline's own format, which knows rows of frames by their schema."""
+class MixedDecoder:
+    """The decoder of a pipeline's own format, which recognizes rows of DataFrames by their schema."""
 
-    def __init__(self, own: Decoder, frames: Decoder, schema: pa.Schema) -> None:
+    def __init__(self, own: Decoder, dataframes: Decoder, schema: pa.Schema) -> None:
         self._own = own
-        self._frames = frames
+        self._dataframes = dataframes
         self._schema = schema
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
         if "schema" not in block.schema.names:
             return self._own.decode(block)
-        mine = is_frame(block.column("schema"))
+        mine = is_dataframe_row(block.column("schema"))
         if not mine.any():
             return self._own.decode(block)
         if mine.all():
-            return self._frames.decode(block)
+            return self._dataframes.decode(block)
         found = []
-        for decoder, places in ((self._own, np.flatnonzero(~mine)), (self._frames, np.flatnonzero(mine))):
+        for decoder, places in ((self._own, np.flatnonzero(~mine)), (self._dataframes, np.flatnonzero(mine))):
             found.append(move(decoder.decode(block.take(pa.array(places))), places))
         return merge(found, self._schema)
 
 
-def is_frame(names: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """For each record whether it is kept with the schema of a frame's row."""
+def is_dataframe_row(names: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """For each record whether it is kept with the schema of a DataFrame's row."""
     found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
         pc.starts_with(names, ROW_PREFIX).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
     )
     return found
 
 
-def fit_rows(found: pa.RecordBatch, fields: Mapping[str, ColumnType]) -> Decoded:
-    """Columns matched by name and converted to the declared fields; what does not fit is told by its row."""
+def convert_rows(found: pa.RecordBatch, fields: Mapping[str, ColumnType]) -> Decoded:
+    """Columns matched by name and converted to the declared fields; a row that cannot be converted is rejected."""
     bad = np.zeros(found.num_rows, dtype=np.bool_)
     arrays, columns = [], []
     for name, type_ in fields.items():

@@ -10,7 +10,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.formats.avro.decoder import make_avro_format
 from oncehouse.pipeline.formats.base import Format
 from oncehouse.pipeline.formats.csv.decoder import make_csv_format
-from oncehouse.pipeline.formats.dataframe import FrameFormat
+from oncehouse.pipeline.formats.dataframe import DataFrameFormat
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_protobuf_format
@@ -39,7 +39,7 @@ def format_of(source: Source, schemas: Sequence[Schema] = ()) -> Format:  # noqa
         case "text":
             return make_text_format(source.text or Text())
         case "frame":
-            return FrameFormat()
+            return DataFrameFormat()
         case _:
             assert_never(source.format)
 

@@ -9,22 +9,22 @@ import pyarrow as pa
 
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.convert.masks import Mask, null_mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.formats.base import Decoded, Places, Waiting
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
+from oncehouse.pipeline.formats.base import Decoded, Places, WaitingRecord
 
 
-class Gathering:
+class ResultBuilder:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._pieces: list[tuple[Places, pa.RecordBatch, str | None]] = []
         self._rejected: list[Rejection] = []
-        self._waiting: list[Waiting] = []
+        self._waiting: list[WaitingRecord] = []
 
     def keep(self, places: Places, rows: pa.RecordBatch, schema: str | None = None) -> None:
         if len(places):
             self._pieces.append((places, rows, schema))
 
-    def reject(self, places: Places, explain: Callable[[int], Problem]) -> None:
+    def reject(self, places: Places, explain: Callable[[int], RejectionCause]) -> None:
         """`explain` gets the number of a place among those given."""
         self._rejected += [explain(number).at(place) for number, place in enumerate(places.tolist())]
 
@@ -32,7 +32,7 @@ class Gathering:
         self._rejected += rejected
 
     def wait(self, places: Places, schema: str) -> None:
-        self._waiting += [Waiting(index=place, schema=schema) for place in places.tolist()]
+        self._waiting += [WaitingRecord(index=place, schema=schema) for place in places.tolist()]
 
     def screen(self, values: pa.Array, max_message_bytes: int) -> tuple[Places, Places]:
         """Places of messages to be decoded, and of those without a value; those too big are rejected."""
@@ -42,7 +42,7 @@ class Gathering:
         places = np.flatnonzero(big)
         self.reject(
             places,
-            lambda number: Problem(
+            lambda number: RejectionCause(
                 reason=Reason.TOO_BIG,
                 detail=f"{lengths[places[number]]} bytes, max_message_bytes is {max_message_bytes}",
             ),

@@ -1,4 +1,4 @@
-"""Fields of schema versions: their names, the ClickHouse types they have by themselves, and what tells renames.
+"""Fields of schema versions: their names, the ClickHouse types they have by themselves, and what identifies renames.
 
 Types are derived, not guessed: a field whose values no single column type can hold exactly has none.
 """

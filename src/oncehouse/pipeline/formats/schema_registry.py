@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _LARGEST_ANSWER_BYTES = 16 << 20
 _MOST_REFERENCES = 1000
 _GREATEST_NUMBER = (1 << 32) - 1
-# Records can name any number of schemas that nobody has; the driver does not ask for more than this at a time.
+# Records can name any number of schemas that do not exist; the driver does not ask for more than this at a time.
 _MOST_ASKED = 100
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
-def _tell(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """What the last try met, without the driver's wrapping."""
     reason = getattr(error, "reason", None) or error
     return str(reason).rpartition("): ")[2] or type(reason).__name__
@@ -55,7 +55,7 @@ def read_number(text: str) -> int | None:
 def fetch_some(
     config: Registry | None, numbers: Mapping[str, int | None]
 ) -> Iterator[tuple[str, RegisteredSchema]]:
-    """By name: what can be had now of so many as may be asked for at once, chosen anew each time."""
+    """By name: what can be had now of so many as may be asked for at once, chosen again each time."""
     wanted = {name: number for name, number in numbers.items() if number is not None}
     if config is None or not wanted:
         return
@@ -149,12 +149,12 @@ class RegistryClient:
                     "registry.ca_file."
                 ) from error
             raise TransientError(
-                f"The schema registry {self._address} does not answer ({_tell(error)}). Check that it runs and "
+                f"The schema registry {self._address} does not answer ({_describe(error)}). Check that it runs and "
                 "that registry.url is right. Records of schemas that are not known wait until it does."
             ) from error
-        return self._judge(answer.status, body, path)
+        return self._check_status(answer.status, body, path)
 
-    def _judge(self, status: int, body: bytes, path: str) -> dict[str, Any] | None:
+    def _check_status(self, status: int, body: bytes, path: str) -> dict[str, Any] | None:
         if status == 404:
             return None
         if status in {401, 403}:

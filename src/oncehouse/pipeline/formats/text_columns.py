@@ -17,9 +17,9 @@ from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.convert import convert
 from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask
-from oncehouse.pipeline.convert.rejection import Problem
+from oncehouse.pipeline.convert.rejection import RejectionCause
 from oncehouse.pipeline.formats.base import Places
-from oncehouse.pipeline.formats.result_builder import Gathering
+from oncehouse.pipeline.formats.result_builder import ResultBuilder
 
 
 class TextColumn(NamedTuple):
@@ -28,16 +28,16 @@ class TextColumn(NamedTuple):
     """Values that stand in quotes."""
 
 
-def fit_texts(
-    gathering: Gathering,
+def convert_texts(
+    builder: ResultBuilder,
     places: Places,
     columns: Sequence[TextColumn],
     fields: Mapping[str, c.ColumnType],
     *,
     null: str,
 ) -> None:
-    """Keep the rows that fit, reject the others with their first field that does not."""
-    problems: dict[int, Problem] = {}
+    """Keep the rows that can be converted, reject the others with their first field that cannot."""
+    problems: dict[int, RejectionCause] = {}
     arrays = []
     for column, (name, type_) in zip(columns, fields.items(), strict=True):
         texts = _with_nulls(column, type_, null)
@@ -52,11 +52,11 @@ def fit_texts(
     )
     if problems:
         bad = np.array(sorted(problems), dtype=np.int64)
-        gathering.reject(places[bad], lambda number: problems[int(bad[number])])
+        builder.reject(places[bad], lambda number: problems[int(bad[number])])
         good = np.ones(len(places), dtype=np.bool_)
         good[bad] = False
         rows, places = rows.filter(pa.array(good)), places[good]
-    gathering.keep(places, rows)
+    builder.keep(places, rows)
 
 
 def _with_nulls(column: TextColumn, type_: c.ColumnType, null: str) -> pa.Array:

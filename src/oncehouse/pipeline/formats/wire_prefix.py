@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from oncehouse.config.field_types import MAX_NAME_LENGTH
 from oncehouse.pipeline.convert.arrow_buffers import Offsets, cut, text_buffers
 from oncehouse.pipeline.convert.masks import Mask, cast_where_possible, null_mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 
 PREFIX_BYTES = 5
-# As long as the ledger keeps names, and without what a terminal could be hurt by.
+# As long as the ledger keeps names, and without what could harm a terminal.
 _NAME = rf"^[^\pC]{{1,{MAX_NAME_LENGTH}}}$"
 
 
@@ -31,7 +31,7 @@ class VersionPlace(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Framing:
+class VersionSource:
     place: VersionPlace
     header: str = ""
     """The header's key, when versions stand in headers."""
@@ -39,38 +39,40 @@ class Framing:
     """The one schema of all messages, when they do not name any."""
 
     @property
-    def no_version(self) -> Problem:
+    def no_version(self) -> RejectionCause:
         wanted = (
             "no wire prefix: a zero byte and a schema's number"
             if self.place is VersionPlace.PREFIX
             else f"no header {self.header} with the schema's version"
         )
-        return Problem(reason=Reason.MALFORMED, detail=wanted)
+        return RejectionCause(reason=Reason.MALFORMED, detail=wanted)
 
 
-class Framed(NamedTuple):
+class SchemasAndBodies(NamedTuple):
     schemas: pa.Array
     """The name of each message's schema; null where the message does not say it."""
     bodies: pa.Array
     """What the schema describes."""
 
 
-def open_frames(block: pa.RecordBatch, framing: Framing) -> Framed:
+def split_messages(block: pa.RecordBatch, version_source: VersionSource) -> SchemasAndBodies:
     """Split messages, which all have a value, into schema and body."""
     values = block.column("value")
-    match framing.place:
+    match version_source.place:
         case VersionPlace.NONE:
-            return Framed(_schemas_of_block(block, framing.schema), values)
+            return SchemasAndBodies(_schemas_of_block(block, version_source.schema), values)
         case VersionPlace.HEADER:
-            return Framed(only_names(_schemas_of_headers(block.column("headers"), framing.header)), values)
+            return SchemasAndBodies(
+                keep_valid_names(_schemas_of_headers(block.column("headers"), version_source.header)), values
+            )
         case VersionPlace.PREFIX:
             return _open_prefixes(values)
 
 
-def split_versions(framed: Framed) -> tuple[Offsets, list[tuple[str, Offsets | slice, pa.Array]]]:
+def split_versions(framed: SchemasAndBodies) -> tuple[Offsets, list[tuple[str, Offsets | slice, pa.Array]]]:
     """Which messages name no schema; and for each schema its name, which messages name it, and their bodies."""
     schemas, bodies = framed
-    # As good as always all are of one version, and one look tells.
+    # Nearly always all are of one version, and one comparison shows that.
     if len(schemas) and schemas.null_count == 0 and pc.all(pc.equal(schemas, schemas[0])).as_py():
         return np.zeros(0, dtype=np.int64), [(schemas[0].as_py(), slice(None), bodies)]
     encoded = schemas.dictionary_encode()
@@ -82,8 +84,8 @@ def split_versions(framed: Framed) -> tuple[Offsets, list[tuple[str, Offsets | s
     return np.flatnonzero(numbers < 0), found
 
 
-def only_names(texts: pa.Array) -> pa.Array:
-    """Null in place of what cannot name a schema: such a text is nobody's version, however long one waits."""
+def keep_valid_names(texts: pa.Array) -> pa.Array:
+    """Null in place of what cannot name a schema: such a text is no version, however long the record waits."""
     return pc.if_else(pc.match_substring_regex(texts, _NAME), texts, pa.scalar(None, pa.string()))
 
 
@@ -94,7 +96,7 @@ def _schemas_of_block(block: pa.RecordBatch, schema: str) -> pa.Array:
     return pc.fill_null(block.column("schema"), schema)
 
 
-def _open_prefixes(values: pa.Array) -> Framed:
+def _open_prefixes(values: pa.Array) -> SchemasAndBodies:
     offsets, data = text_buffers(values)
     framed = np.diff(offsets) >= PREFIX_BYTES
     starts = np.where(framed, offsets[:-1], 0)
@@ -105,7 +107,7 @@ def _open_prefixes(values: pa.Array) -> Framed:
         numbers = (numbers << np.uint32(8)) | padded[starts + place]
     names = pa.array(numbers, mask=~framed).cast(pa.string())
     lengths = np.where(framed, np.diff(offsets) - PREFIX_BYTES, 0)
-    return Framed(names, cut(pa.py_buffer(padded), offsets[1:] - lengths, lengths))
+    return SchemasAndBodies(names, cut(pa.py_buffer(padded), offsets[1:] - lengths, lengths))
 
 
 def _schemas_of_headers(headers: pa.Array, key: str) -> pa.Array:

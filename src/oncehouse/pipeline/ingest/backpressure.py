@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disk:
+class LedgerDisk:
     holds: str
     """What of the ledger lies there, and where."""
     free_bytes: int
@@ -54,7 +54,7 @@ class StorageState:
     """Files of events that are not in ClickHouse yet."""
     epoch_bytes: int
     """What another epoch may need, by the largest of the newest."""
-    disks: tuple[Disk, ...] = ()
+    disks: tuple[LedgerDisk, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def evaluate_backpressure(
     return next(iter(_find_obstacles(storage, ledger, window_seconds, paused=paused)), Proceed())
 
 
-def least_free(disk: Disk, ledger: Ledger) -> int:
+def least_free(disk: LedgerDisk, ledger: Ledger) -> int:
     """What has to stay free: as the pipeline file says, or a default that a small disk can afford."""
     if ledger.min_free is not None:
         return ledger.min_free
@@ -117,12 +117,12 @@ def read_storage_state(pipeline: Pipeline, catalog: Catalog) -> StorageState:
     )
 
 
-def read_disks(pipeline: Pipeline, catalog: Catalog) -> tuple[Disk, ...]:
+def read_disks(pipeline: Pipeline, catalog: Catalog) -> tuple[LedgerDisk, ...]:
     """The disks of this machine; the space of a bucket or a database server is not known here."""
     return tuple(_disks(pipeline, catalog))
 
 
-def _disks(pipeline: Pipeline, catalog: Catalog) -> Iterator[Disk]:
+def _disks(pipeline: Pipeline, catalog: Catalog) -> Iterator[LedgerDisk]:
     root = pipeline.ledger.files
     files = _nearest_existing(scratch_folder(root))
     if "://" in root:
@@ -143,9 +143,9 @@ def _nearest_existing(folder: Path) -> Path:
     return folder
 
 
-def _disk(holds: str, folder: Path, *, takes_epochs: bool) -> Disk:
+def _disk(holds: str, folder: Path, *, takes_epochs: bool) -> LedgerDisk:
     usage = shutil.disk_usage(folder)
-    return Disk(
+    return LedgerDisk(
         holds=f"{holds} under {folder}",
         free_bytes=usage.free,
         total_bytes=usage.total,

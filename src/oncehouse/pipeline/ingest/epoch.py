@@ -43,12 +43,12 @@ from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
 from oncehouse.pipeline.ingest.manifest import (
     MANIFEST_SCHEMA,
     ChunkManifest,
-    LettersManifest,
+    DeadLetterManifest,
     ReadPlan,
     TaskManifest,
 )
 from oncehouse.pipeline.ingest.part_files import epoch_path
-from oncehouse.pipeline.ingest.read_plan import shaped_plan
+from oncehouse.pipeline.ingest.read_plan import plan_epoch_read
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.schema.discovery import learn_schemas
 from oncehouse.pipeline.schema.evolution import learn_new_fields
@@ -101,7 +101,7 @@ def settle(
         structured_logging.bound(epoch=epoch),
         span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
     ):
-        with _giving_space_back(pipeline, epoch, token), translated_errors(pipeline.pipeline):
+        with _free_space_when_full(pipeline, epoch, token), translated_errors(pipeline.pipeline):
             plan, manifests = _read_all(pipeline, catalog, read, epoch=epoch, token=token, whole=small)
             failpoints.reach("parts written")
             chunks = sorted(
@@ -114,22 +114,22 @@ def settle(
             identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
             ranges=given.confirm(given.ranges),
         )
-        dead = [letters.sample for letters in _letters(manifests, LetterKind.DEAD)]
-        demand_sound(pipeline, registration, dead)
+        dead = [letters.sample for letters in _dead_letters(manifests, LetterKind.DEAD)]
+        require_few_dead_letters(pipeline, registration, dead)
         failpoints.reach("before registering")
         with _phase("register", plan):
             registering.register(catalog, token, registration)
         failpoints.reach("after registering")
         if given.query is not None:
-            # Whoever gave the rows takes them for settled and cannot be asked for them again, as Kafka can.
+            # The caller takes these rows for settled and cannot send them again, as Kafka can.
             store = FileStore(pipeline.ledger.files)
             write_mark(catalog, store, Stage.INGEST, token, Sending(epoch=epoch))
-        told = asdict(registration.counts)
+        figures = asdict(registration.counts)
         seconds = round(catalog.now() - started_at, 3)
         structured_logging.write(
-            _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told
+            _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **figures
         )
-        add_attributes(whole, **told)
+        add_attributes(whole, **figures)
     return registration.counts
 
 
@@ -146,8 +146,8 @@ def _read_all(
     plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
     failpoints.reach("before writing parts")
     manifests = _read(read, plan)
-    while learn_schemas(pipeline, catalog, _awaited(manifests)) or learn_new_fields(
-        pipeline, catalog, token, _noticed(manifests)
+    while learn_schemas(pipeline, catalog, _awaited_schemas(manifests)) or learn_new_fields(
+        pipeline, catalog, token, _new_fields(manifests)
     ):
         # Read once more with what is known now; what the first time wrote has no row in the catalog.
         # A version that marks other fields than the rest is refused here, before anything of it is settled.
@@ -158,7 +158,7 @@ def _read_all(
 
 def _plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
     with span("plan", pipeline=pipeline.pipeline, epoch=epoch):
-        return shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+        return plan_epoch_read(pipeline, catalog, epoch=epoch, token=token, whole=whole)
 
 
 def _read(read: Callable[[ReadPlan], list[TaskManifest]], plan: ReadPlan) -> list[TaskManifest]:
@@ -173,7 +173,7 @@ def _phase(name: str, plan: ReadPlan) -> AbstractContextManager[Span]:
 
 
 @contextmanager
-def _giving_space_back(pipeline: Pipeline, epoch: int, token: int) -> Iterator[None]:
+def _free_space_when_full(pipeline: Pipeline, epoch: int, token: int) -> Iterator[None]:
     """Around all that an epoch writes: if a disk is full, what it had written goes at once.
 
     Before its registration nothing names a file of this epoch and token, and each further try has names of its own.
@@ -190,7 +190,7 @@ def _giving_space_back(pipeline: Pipeline, epoch: int, token: int) -> Iterator[N
         raise
 
 
-def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
+def read_dataframe(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
     """The read job: one task a Kafka partition, or one for all of a small epoch."""
 
     def task(blocks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -262,7 +262,7 @@ def assemble(
     *,
     started_at: float,
 ) -> Registration:
-    """Everything that an epoch settles, from what its tasks have told. Pure."""
+    """Everything that an epoch settles, from what its tasks have reported. Pure."""
     duplicate_rows: dict[tuple[int, int], int] = {}
     for decision in decisions:
         for ordinal, table, rows in decision.duplicate_rows:
@@ -343,30 +343,30 @@ def _counts(manifests: Sequence[TaskManifest], decisions: Sequence[Decision]) ->
         read=sum(task.read for task in manifests),
         new=sum(decision.new for decision in decisions),
         duplicate=sum(decision.duplicates for decision in decisions),
-        dead_letter=sum(letters.rows for letters in _letters(manifests, LetterKind.DEAD)),
-        waiting=sum(letters.rows for letters in _letters(manifests, LetterKind.WAITING)),
+        dead_letter=sum(letters.rows for letters in _dead_letters(manifests, LetterKind.DEAD)),
+        waiting=sum(letters.rows for letters in _dead_letters(manifests, LetterKind.WAITING)),
         skipped=sum(task.skipped for task in manifests),
         conflicts=sum(decision.conflicts for decision in decisions),
     )
 
 
-def _letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterator[LettersManifest]:
+def _dead_letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterator[DeadLetterManifest]:
     return (letters for task in manifests for letters in task.letters if letters.kind is kind)
 
 
-def _awaited(manifests: Sequence[TaskManifest]) -> set[str]:
-    return {schema for letters in _letters(manifests, LetterKind.WAITING) for schema in letters.reasons}
+def _awaited_schemas(manifests: Sequence[TaskManifest]) -> set[str]:
+    return {schema for letters in _dead_letters(manifests, LetterKind.WAITING) for schema in letters.reasons}
 
 
-def _noticed(manifests: Sequence[TaskManifest]) -> NewFields:
+def _new_fields(manifests: Sequence[TaskManifest]) -> NewFields:
     found: NewFields = {}
     for task in manifests:
         merge_fields(found, task.new_fields)
     return found
 
 
-def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
-    """Stop before a stream of poison is settled as dead letters; those tried again have been judged before."""
+def require_few_dead_letters(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
+    """Stop before a stream of poison is settled as dead letters; those tried again were decided before."""
     counts, limit = registration.counts, pipeline.dead_letters.max_share
     if (
         registration.kind not in (EpochKind.KAFKA, EpochKind.FRAME)
@@ -378,14 +378,14 @@ def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequen
     if share > limit:
         raise PoisonError(
             f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
-            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): {_tell(registration)}; the first is "
+            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): {_describe(registration)}; the first is "
             f"{samples[0]}. Nothing of it was settled. Correct "
             "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
             "become dead letters."
         )
 
 
-def _tell(registration: Registration) -> str:
+def _describe(registration: Registration) -> str:
     reasons: Counter[str] = Counter()
     for letters in registration.dead_letter_files:
         if letters.kind is LetterKind.DEAD:

@@ -30,7 +30,7 @@ class EpochSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class SettledEpoch:
     """An epoch that was just settled."""
 
     records: int
@@ -43,11 +43,11 @@ def first_size(limits: Epoch, record_bytes: float = 0.0) -> EpochSize:
     return EpochSize(most_records=_bound(limits.max_rows, record_bytes, limits), record_bytes=record_bytes)
 
 
-def see_epoch(size: EpochSize, seen: Settled, limits: Epoch) -> EpochSize:
+def adjust_size(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> EpochSize:
     if not seen.records:
         return size
     found = seen.size_bytes / seen.records
-    # Larger records count at once, smaller ones by and by: an epoch of too few costs less than one of too many.
+    # Larger records count at once, smaller ones gradually: an epoch of too few costs less than one of too many.
     record_bytes = max(found, found + (size.record_bytes - found) * _FADING)
     wanted = _bound(_in_time(size, seen, limits), record_bytes, limits)
     full = seen.records >= size.most_records * _FULL_SHARE
@@ -57,7 +57,7 @@ def see_epoch(size: EpochSize, seen: Settled, limits: Epoch) -> EpochSize:
     return replace(size, most_records=most, record_bytes=record_bytes)
 
 
-def _in_time(size: EpochSize, seen: Settled, limits: Epoch) -> float:
+def _in_time(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> float:
     """How many records fit the time: fewer after an epoch that took too long, more after a full and short one."""
     if seen.seconds > limits.max_seconds * _TOO_LONG:
         return seen.records * limits.max_seconds / seen.seconds

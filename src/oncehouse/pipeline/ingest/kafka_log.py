@@ -3,7 +3,7 @@
 At the start of a stream the ledger's positions are compared with it. After each epoch's records were read, one request
 asks who leads: the same leader as at the start means that nothing was cut meanwhile; another one, that the epoch is
 read again, after the comparison at the next start. So each position is settled with the leader epoch of exactly the log
-it was read from, though Spark's source tells none.
+it was read from, though Spark's source reports none.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class KafkaLog:
         return known.epoch if known is not None and known.start <= end <= known.end else None
 
     def _find_epochs(self, wanted: Mapping[Place, int]) -> None:
-        """The stretch that each offset ends or stands in. One question tells it where a reader has caught up."""
+        """The stretch that each offset ends or stands in. One request suffices where a reader has caught up."""
         searched = {
             place: _Search(offset=offset, latest=leader)
             for place, offset in wanted.items()

@@ -49,31 +49,31 @@ def read_settings(config: Mapping[str, str | None]) -> TopicSettings:
     )
 
 
-def judge_topic(
+def check_topic_retention(
     topic: str,
     settings: TopicSettings | None,
     *,
     longest_outage_seconds: float,
     bytes_per_second: float | None = None,
 ) -> Iterator[Finding]:
-    """`bytes_per_second` is what the busiest partition grows by; None when nobody has measured it."""
+    """`bytes_per_second` is what the busiest partition grows by; None where it was not measured."""
     if settings is None:
         yield Finding(
             level=Level.WARNING,
             where=f"topic {topic}",
-            what="its settings may not be read, so nobody can say whether it outlives an outage",
+            what="its settings may not be read, so it is not known whether it outlives an outage",
             advice="give the user DescribeConfigs on the topic, then check again",
         )
         return
     if "compact" in settings.policies:
-        yield _judge_compaction(topic, settings, longest_outage_seconds)
+        yield _check_compaction(topic, settings, longest_outage_seconds)
     if "delete" in settings.policies:
-        yield _judge_time(topic, settings, longest_outage_seconds)
+        yield _check_time(topic, settings, longest_outage_seconds)
         if settings.retention_bytes is not None:
-            yield _judge_size(topic, settings.retention_bytes, longest_outage_seconds, bytes_per_second)
+            yield _check_size(topic, settings.retention_bytes, longest_outage_seconds, bytes_per_second)
 
 
-def _judge_time(topic: str, settings: TopicSettings, outage: float) -> Finding:
+def _check_time(topic: str, settings: TopicSettings, outage: float) -> Finding:
     where, needed = f"topic {topic}: retention.ms", format_duration(outage)
     if settings.retention_seconds is None:
         return Finding(level=Level.OK, where=where, what=f"kept for ever, {_KEY} is {needed}")
@@ -89,7 +89,7 @@ def _judge_time(topic: str, settings: TopicSettings, outage: float) -> Finding:
     )
 
 
-def _judge_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: float | None) -> Finding:
+def _check_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: float | None) -> Finding:
     where, size = f"topic {topic}: retention.bytes", format_size(kept_bytes)
     needed = format_duration(outage)
     if not bytes_per_second:
@@ -116,7 +116,7 @@ def _judge_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: fl
     )
 
 
-def _judge_compaction(topic: str, settings: TopicSettings, outage: float) -> Finding:
+def _check_compaction(topic: str, settings: TopicSettings, outage: float) -> Finding:
     where, needed = f"topic {topic}: cleanup.policy", format_duration(outage)
     lag = format_duration(settings.compaction_lag_seconds)
     if settings.compaction_lag_seconds >= outage:

@@ -1,6 +1,6 @@
 """The source: Kafka's topics as the driver sees them, and Spark's stream over them.
 
-The ledger's offsets are the truth; a checkpoint is scratch, made anew from them for every start of the stream.
+The ledger's offsets are the truth; a checkpoint is scratch, created from them at every start of the stream.
 What a micro-batch covers is read from that checkpoint's offset log and never guessed from rows, because
 aborted transactions and compaction leave holes between offsets.
 """
@@ -59,11 +59,11 @@ class TopicFacts:
     """Of the partition that has the fewest."""
 
 
-class Topics:
+class KafkaTopics:
     """What the broker says about the pipeline's topics. One client, kept open."""
 
     def __init__(self, kafka: Kafka, *, group: str = GROUP) -> None:
-        """`group`: one that the user may read, for the client's own sake; nobody joins it."""
+        """`group`: one that the user may read, for the client's own sake; no consumer joins it."""
         self.kafka = kafka
         self._group = group
         self._refusal: str | None = None
@@ -88,7 +88,7 @@ class Topics:
             if not isinstance(error.__cause__, KafkaException) or _code(error.__cause__) != "_TIMED_OUT":
                 raise
         # The client goes on asking the broker that it knows as the controller, also when that one is dead; it learns
-        # of another one only from metadata that it is told to fetch.
+        # of another one only from metadata that it is asked to fetch.
         self._learn_controller(names[0])
         return self._describe(names)
 
@@ -188,7 +188,7 @@ class Topics:
         for partition, future in futures.items():
             try:
                 answer = future.result(timeout=TIMEOUT_SECONDS + 5)
-                found[partition.topic, partition.partition] = _demand_offset(answer)
+                found[partition.topic, partition.partition] = _require_offset(answer)
             except KafkaException as error:
                 raise self._wrapped(partition.topic, error) from error
         return found
@@ -245,7 +245,7 @@ def check_topics(
     for topic, topic_id in known_ids.items():
         if topic in facts and facts[topic].topic_id != topic_id:
             raise DataLossError(
-                f"Topic {topic} was deleted and made anew (its id was {topic_id}, it is "
+                f"Topic {topic} was deleted and created again (its id was {topic_id}, it is "
                 f"{facts[topic].topic_id}). Its offsets mean something else now. Give the pipeline a new name "
                 "and ledger, or the topic another name, so that nothing is mixed up."
             )
@@ -263,7 +263,7 @@ def check_topics(
 
 
 def read_facts(
-    topics: Topics, known_ids: Mapping[str, str], positions: Positions
+    topics: KafkaTopics, known_ids: Mapping[str, str], positions: Positions
 ) -> tuple[dict[str, TopicFacts], Positions]:
     """The topics and their earliest offsets; raises where Kafka no longer has what is to be read."""
     facts = topics.describe()
@@ -275,7 +275,7 @@ def read_facts(
 
 
 def read_starting(
-    topics: Topics, known_ids: Mapping[str, str], positions: Positions
+    topics: KafkaTopics, known_ids: Mapping[str, str], positions: Positions
 ) -> tuple[dict[str, str], Positions]:
     """The ids of the topics, and where reading goes on; raises as `read_facts` does."""
     facts, earliest = read_facts(topics, known_ids, positions)
@@ -373,7 +373,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
 
 
 def reader_options(kafka: Kafka) -> dict[str, str]:
-    """What Spark's source gives to Kafka's Java client for reading: the road's own under whatever the user says."""
+    """What Spark's source gives to Kafka's Java client: the pipeline's defaults under the user's options."""
     own = {
         "kafka.max.poll.records": str(_POLLED_RECORDS),
         "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MILLISECONDS),
@@ -390,7 +390,7 @@ def java_options(kafka: Kafka) -> dict[str, str]:
     }
 
 
-def _demand_offset(answer: ListOffsetsResultInfo) -> ListOffsetsResultInfo:
+def _require_offset(answer: ListOffsetsResultInfo) -> ListOffsetsResultInfo:
     """For a leader that has just died the client gives an offset that is none, and calls it no error."""
     if answer.offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))

@@ -1,4 +1,4 @@
-"""What the driver tells a read task, and what the task tells back: plans and manifests, nothing else.
+"""What the driver sends to a read task, and what the task returns: plans and manifests, nothing else.
 
 A plan travels with the Spark task, a manifest comes back as a line of JSON. Neither holds a row.
 """
@@ -15,13 +15,13 @@ from oncehouse.ledger.models import FileRef, LetterKind, Schema
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.base import Format
 from oncehouse.pipeline.spark.arrow_batches import CountedHandover
-from oncehouse.pipeline.transform.plan import ShapePlan
+from oncehouse.pipeline.transform.plan import TransformPlan
 
 MANIFEST_SCHEMA = "manifest string"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlan:
+class TableReadPlan:
     """Which events a table takes, and as which columns."""
 
     name: str
@@ -43,7 +43,7 @@ class ReadPlan:
     format: Format
     fields: Mapping[str, ColumnType]
     identity: Rule
-    tables: tuple[TablePlan, ...]
+    tables: tuple[TableReadPlan, ...]
     files_root: str
     max_message_bytes: int
     max_depth: int
@@ -53,7 +53,7 @@ class ReadPlan:
     """A small epoch: one task reads all partitions, sorts them, and writes one part."""
     schemas: tuple[Schema, ...] = ()
     """Those known when the epoch began; records of others wait."""
-    shape: ShapePlan | None = None
+    transform: TransformPlan | None = None
     counted: CountedHandover | None = None
     """How records are handed over; None: in blocks that are weighed."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -68,14 +68,14 @@ class ReadPlan:
     @property
     def columns(self) -> dict[str, ColumnType]:
         """All that a part may hold: decoded fields, and what shaping adds."""
-        return {**self.fields, **(self.shape.types if self.shape else {})}
+        return {**self.fields, **(self.transform.types if self.transform else {})}
 
     def for_table(self, name: str) -> ReadPlan:
         """The plan of one table alone."""
         return replace(
             self,
             tables=tuple(table for table in self.tables if table.name == name),
-            shape=self.shape and self.shape.for_table(name),
+            transform=self.transform and self.transform.for_table(name),
         )
 
 
@@ -101,7 +101,7 @@ class ChunkManifest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LettersManifest:
+class DeadLetterManifest:
     kind: LetterKind
     rows: int
     reasons: dict[str, int]
@@ -115,11 +115,11 @@ class TaskManifest:
     read: int
     skipped: int
     chunks: tuple[ChunkManifest, ...]
-    letters: tuple[LettersManifest, ...]
+    letters: tuple[DeadLetterManifest, ...]
     read_bytes: int = 0
     """Of values and keys."""
     new_fields: dict[str, str | None] = field(default_factory=dict)
-    """Fields that nobody declared and their types; None: no column can hold it."""
+    """Undeclared fields and their types; None: no column can hold it."""
     outsize: bool = False
     """A record was too large to be handed over: nothing of this counts, and all is to be read by weight."""
 
@@ -133,15 +133,17 @@ class TaskManifest:
             read=found["read"],
             skipped=found["skipped"],
             chunks=tuple(_chunk(chunk) for chunk in found["chunks"]),
-            letters=tuple(_letters(letters) for letters in found["letters"]),
+            letters=tuple(_dead_letters(letters) for letters in found["letters"]),
             read_bytes=found["read_bytes"],
             new_fields=found["new_fields"],
             outsize=found["outsize"],
         )
 
 
-def _letters(found: dict[str, Any]) -> LettersManifest:
-    return LettersManifest(**{**found, "kind": LetterKind(found["kind"]), "file": FileRef(**found["file"])})
+def _dead_letters(found: dict[str, Any]) -> DeadLetterManifest:
+    return DeadLetterManifest(
+        **{**found, "kind": LetterKind(found["kind"]), "file": FileRef(**found["file"])}
+    )
 
 
 def _chunk(found: dict[str, Any]) -> ChunkManifest:

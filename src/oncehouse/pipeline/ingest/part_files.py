@@ -1,4 +1,4 @@
-"""Files of the road: the columns of parts, raw bytes and dead letters, how they are written and read again.
+"""Files of the pipeline: the columns of parts, raw bytes and dead letters, how they are written and read again.
 
 Parts and raw bytes are Arrow files, which cost least to write and to read, and are compared whole with their checksum.
 Packs of them, dead letters, and parts and raw bytes that 0.1.0 wrote are Parquet, each page with a checksum of its own.
@@ -22,7 +22,7 @@ from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.storage.key_index import UInt32, UInt64
 from oncehouse.pipeline.formats.base import EVENT_COLUMN, HEADERS
-from oncehouse.pipeline.ingest.manifest import PartManifest, TablePlan
+from oncehouse.pipeline.ingest.manifest import PartManifest, TableReadPlan
 
 RAW_SCHEMA = pa.schema(
     [
@@ -39,7 +39,7 @@ RAW_SCHEMA = pa.schema(
         ("schema", pa.string()),
     ]
 )
-LETTER_SCHEMA = pa.schema(
+DEAD_LETTER_SCHEMA = pa.schema(
     [*(RAW_SCHEMA.field(name) for name in RAW_SCHEMA.names), ("reason", pa.string()), ("detail", pa.string())]
 )
 # Partition and topic travel as one integer: `topic ordinal * PARTITIONS + partition`, which also sorts.
@@ -53,13 +53,13 @@ def topic_of(query: str) -> str:
     return f"{_QUERY_PREFIX}{query}"
 
 
-# A reader of letters holds one row group at a time.
+# A reader of dead letters holds one row group at a time.
 _GROUP_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
 
 
-def write_letters(path: str, table: pa.Table) -> None:
-    """With statistics of what letters are asked for by, so that a look at a few does not read all."""
+def write_dead_letters(path: str, table: pa.Table) -> None:
+    """With statistics of the columns by which dead letters are selected, so that reading a few does not read all."""
     fitting = table.num_rows * _GROUP_BYTES // max(table.nbytes, 1)
     pq.write_table(
         table,
@@ -75,7 +75,7 @@ def write_letters(path: str, table: pa.Table) -> None:
 class PartFile:
     """A part being gathered: the rows of one table, each with the number of its event."""
 
-    def __init__(self, table: TablePlan, fields: Mapping[str, ColumnType]) -> None:
+    def __init__(self, table: TableReadPlan, fields: Mapping[str, ColumnType]) -> None:
         self._table = table
         self._schema = part_schema(table, fields)
         self._blocks: list[pa.Table] = []
@@ -97,7 +97,7 @@ class PartFile:
             table=table,
             rows=self.rows,
             size_bytes=self.size_bytes,
-            shape=name_shape(self._schema),
+            shape=schema_digest(self._schema),
             file=file,
         )
 
@@ -105,12 +105,12 @@ class PartFile:
         write_blocks(path, self._blocks)
 
 
-def name_shape(schema: pa.Schema) -> str:
+def schema_digest(schema: pa.Schema) -> str:
     """Names the columns and types of a part."""
     return hashlib.sha256(str(schema).encode()).hexdigest()[:16]
 
 
-def part_schema(table: TablePlan, fields: Mapping[str, ColumnType]) -> pa.Schema:
+def part_schema(table: TableReadPlan, fields: Mapping[str, ColumnType]) -> pa.Schema:
     columns = [pa.field(column, arrow_type(fields[name])) for column, name in table.columns]
     columns.append(pa.field(EVENT_COLUMN, pa.uint32()))
     if table.id_column is not None:
@@ -154,7 +154,7 @@ def _id_array(hi: UInt64, lo: UInt64) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(16), len(hi), [None, pa.py_buffer(halves)])
 
 
-def route(tables: tuple[TablePlan, ...], rows: pa.RecordBatch) -> UInt32 | None:
+def route(tables: tuple[TableReadPlan, ...], rows: pa.RecordBatch) -> UInt32 | None:
     """For each row a bit a table that takes it; None where one table takes all."""
     if len(tables) == 1 and tables[0].route_field is None:
         return None

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from oncehouse.column_types.types import arrow_type
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.formats.base import Decoder, Limits
-from oncehouse.pipeline.formats.dataframe import FORMAT, FrameDecoder, WithFrames
+from oncehouse.pipeline.formats.base import DecodeLimits, Decoder
+from oncehouse.pipeline.formats.dataframe import FORMAT, DataFrameDecoder, MixedDecoder
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 
 
@@ -18,16 +18,16 @@ def make_decoder(plan: ReadPlan, given: Decoder | None = None, *, refuses: bool 
 
     With `refuses` it takes no records without what their ids depend on; what was settled once is read without.
     """
-    limits = Limits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
+    limits = DecodeLimits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
     if refuses:
         limits = replace(limits, refused=plan.refused, must_be_set=plan.must_be_set)
     decoder = given or plan.format.make_decoder(plan.fields, plan.schemas, limits)
     if given is None and any(schema.format == FORMAT for schema in plan.schemas):
         schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.fields.items()])
-        decoder = WithFrames(decoder, FrameDecoder(plan.fields, plan.schemas, limits), schema)
-    if plan.shape is None:
+        decoder = MixedDecoder(decoder, DataFrameDecoder(plan.fields, plan.schemas, limits), schema)
+    if plan.transform is None:
         return decoder
-    # The engine is loaded where something is shaped, and nowhere else.
-    from oncehouse.pipeline.transform.transformer import Shaper, ShapingDecoder
+    # The engine is loaded where something is transformed, and nowhere else.
+    from oncehouse.pipeline.transform.transformer import Transformer, TransformingDecoder
 
-    return ShapingDecoder(decoder, Shaper(plan.shape, FileStore(plan.files_root)))
+    return TransformingDecoder(decoder, Transformer(plan.transform, FileStore(plan.files_root)))

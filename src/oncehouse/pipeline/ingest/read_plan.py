@@ -1,4 +1,4 @@
-"""What the driver tells a read task: fields, format, schemas, tables and limits, put together for one epoch.
+"""What a read task needs from the driver: fields, format, schemas, tables and limits, put together for one epoch.
 
 Fields and schemas are those that the ledger knows at this moment. Nothing is read here, and nothing decided.
 """
@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog import query_batches
 from oncehouse.ledger.catalog.known_schemas import list_schemas
 from oncehouse.pipeline.dedup.identity_rule import rule_of
 from oncehouse.pipeline.formats.factory import format_of
-from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TableReadPlan
 from oncehouse.pipeline.ingest.part_files import topic_of
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.schema.required_fields import (
@@ -23,7 +23,7 @@ from oncehouse.pipeline.schema.required_fields import (
     required_fields,
 )
 from oncehouse.pipeline.transform.plan import route_column
-from oncehouse.pipeline.transform.plan_builder import plan_shape
+from oncehouse.pipeline.transform.plan_builder import plan_transform
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from oncehouse.ledger.models import Schema
 
 
-def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
+def table_plans(pipeline: Pipeline) -> tuple[TableReadPlan, ...]:
     plans = []
     for at, table in enumerate(pipeline.tables):
         columns = table.columns or {field: field for field in pipeline.columns}
         route = _route(table, at)
         plans.append(
-            TablePlan(
+            TableReadPlan(
                 name=table.name,
                 columns=tuple(columns.items()),
                 id_column=table.id_column,
@@ -58,7 +58,7 @@ def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, .
 
 
 def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
-    plan = plan_reading(
+    plan = build_read_plan(
         current(pipeline, catalog), list_schemas(catalog), epoch=epoch, token=token, whole=whole
     )
     return replace(
@@ -67,7 +67,7 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
     )
 
 
-def plan_reading(
+def build_read_plan(
     pipeline: Pipeline, schemas: tuple[Schema, ...], *, epoch: int, token: int, whole: bool
 ) -> ReadPlan:
     rule = rule_of(pipeline, schemas)
@@ -95,7 +95,7 @@ def plan_reading(
     )
 
 
-def shaped_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+def plan_epoch_read(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
     """A plan that makes parts; `read_plan` alone gives events as they were decoded, which is all that ids need."""
     plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
-    return replace(plan, shape=plan_shape(current(pipeline, catalog), token=token))
+    return replace(plan, transform=plan_transform(current(pipeline, catalog), token=token))

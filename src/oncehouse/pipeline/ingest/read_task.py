@@ -17,10 +17,10 @@ from oncehouse.ledger.models import LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys, UInt32, UInt64, sort_order, write_keys
 from oncehouse.pipeline.dedup.payload_hash import hash_payloads
-from oncehouse.pipeline.dedup.unique_id import refuse_nameless, unique_ids
-from oncehouse.pipeline.formats.base import Decoded, Decoder, cut_runs
+from oncehouse.pipeline.dedup.unique_id import reject_unidentified, unique_ids
+from oncehouse.pipeline.formats.base import Decoded, Decoder, split_runs
 from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
-from oncehouse.pipeline.ingest.dead_letter_writer import LetterWriter
+from oncehouse.pipeline.ingest.dead_letter_writer import DeadLetterWriter
 from oncehouse.pipeline.ingest.manifest import (
     ChunkManifest,
     ReadPlan,
@@ -79,7 +79,7 @@ def _by_source(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class ReadTask:
-    """Takes blocks in Kafka's order, writes files, and tells what it wrote."""
+    """Takes blocks in Kafka's order, writes files, and returns what it wrote."""
 
     def __init__(
         self, plan: ReadPlan, attempt: str, *, ordered: bool = False, decoder: Decoder | None = None
@@ -95,7 +95,7 @@ class ReadTask:
         self._decoder = make_decoder(plan, decoder, refuses=True)
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
-        self._aside = {kind: LetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
+        self._dead_letters = {kind: DeadLetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
         self._read = 0
         self._read_bytes = 0
         self._skipped = 0
@@ -118,20 +118,20 @@ class ReadTask:
         elif not self._plan.format.several_rows:
             yield self._plan.format.unfold(block)
         else:
-            for run in cut_runs(block):
+            for run in split_runs(block):
                 rows = self._plan.format.unfold(run)
                 for start in range(0, rows.num_rows, _BLOCK_ROWS):
                     yield rows.slice(start, _BLOCK_ROWS)
 
     def _take(self, block: pa.RecordBatch, source: int) -> None:
-        decoded = refuse_nameless(
+        decoded = reject_unidentified(
             self._plan.identity, block, self._decoder.decode(block), needs_value=self._plan.needs_value
         )
         self._read += block.num_rows
         self._skipped += len(decoded.skipped)
         merge_fields(self._new_fields, decoded.new_fields)
         self._reject(block, decoded)
-        self._let_wait(block, decoded)
+        self._keep_waiting(block, decoded)
         self._keep(block, decoded, source)
 
     def _keep(self, block: pa.RecordBatch, decoded: Decoded, source: int) -> None:
@@ -162,9 +162,9 @@ class ReadTask:
         reasons = [str(rejection.reason) for rejection in decoded.rejected]
         columns.append(pa.array(reasons, pa.string()))
         columns.append(pa.array([rejection.detail for rejection in decoded.rejected], pa.string()))
-        self._aside[LetterKind.DEAD].add(columns)
+        self._dead_letters[LetterKind.DEAD].add(columns)
 
-    def _let_wait(self, block: pa.RecordBatch, decoded: Decoded) -> None:
+    def _keep_waiting(self, block: pa.RecordBatch, decoded: Decoded) -> None:
         if not decoded.waiting:
             return
         records = block.take(pa.array([waiting.index for waiting in decoded.waiting]))
@@ -172,13 +172,13 @@ class ReadTask:
         columns = raw_columns(self._plan.topics, records, pa.array(names, pa.string()))
         columns.append(pa.repeat(_NO_SCHEMA, len(names)))
         columns.append(pa.array([f"schema {name} is not known" for name in names], pa.string()))
-        self._aside[LetterKind.WAITING].add(columns)
+        self._dead_letters[LetterKind.WAITING].add(columns)
 
     def carry(self, letters: pa.Table, kind: LetterKind) -> None:
-        """Letters that stay as they are, counted and written down again."""
+        """Dead letters that stay as they are, counted and written again."""
         if letters.num_rows:
             self._read += letters.num_rows
-            self._aside[kind].add(letters.columns)
+            self._dead_letters[kind].add(letters.columns)
 
     def _end_chunk(self) -> None:
         if self._chunk is not None:
@@ -192,7 +192,7 @@ class ReadTask:
             read_bytes=self._read_bytes,
             skipped=self._skipped,
             chunks=tuple(self._chunks),
-            letters=tuple(letters for writer in self._aside.values() for letters in writer.finish()),
+            letters=tuple(letters for writer in self._dead_letters.values() for letters in writer.finish()),
             new_fields=self._new_fields,
         )
 

@@ -1,7 +1,7 @@
-"""How large the records are that wait to be read: a look at a few of them, beside whatever else a start does.
+"""How large the records are that wait to be read: a sample of them, measured while a run starts.
 
-Spark must be told how many records an epoch may hold before it has read one. Records that nobody could look at in time
-leave the size unknown, which is no error: the first epoch tells it.
+Spark must know how many records an epoch may hold before it has read one. A sample that takes too long leaves the size
+unknown, which is no error: the first epoch measures it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import OncehouseError
 from oncehouse.pipeline.ingest.epoch_sizing import LEAST_RECORDS
-from oncehouse.pipeline.ingest.kafka_source import Positions, Topics, client_settings, read_starting
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, Positions, client_settings, read_starting
 
 _RECORDS = 200
 _AT_ONCE = 10
@@ -25,7 +25,7 @@ _OPTIONS = {
     "group.id": "oncehouse-sizes",
     "enable.auto.commit": False,
     "isolation.level": "read_committed",
-    # No more is fetched than is looked at.
+    # No more is fetched than is measured.
     "fetch.max.bytes": _BYTES,
     "max.partition.fetch.bytes": _BYTES,
     "message.max.bytes": _BYTES,
@@ -35,22 +35,27 @@ _OPTIONS = {
 
 
 class RecordSizes:
-    """Looks on a thread of its own, from the moment it is made."""
+    """Measures on a thread of its own, from the moment it is created."""
 
-    def __init__(self, topics: Topics, known_ids: Mapping[str, str], positions: Positions) -> None:
+    def __init__(self, topics: KafkaTopics, known_ids: Mapping[str, str], positions: Positions) -> None:
         """`known_ids` and `positions` as the ledger has them."""
         self._mean_bytes = 0.0
         self._thread = threading.Thread(
-            target=self._look, args=(topics, known_ids, positions), name="oncehouse-sizes", daemon=True
+            target=self._measure_in_background,
+            args=(topics, known_ids, positions),
+            name="oncehouse-sizes",
+            daemon=True,
         )
         self._thread.start()
 
     def mean_bytes(self) -> float:
-        """Of a record with its key; 0 where nothing waits or nobody answered."""
+        """Of a record with its key; 0 where nothing waits or Kafka did not answer."""
         self._thread.join(_PATIENCE_SECONDS)
         return self._mean_bytes
 
-    def _look(self, topics: Topics, known_ids: Mapping[str, str], positions: Positions) -> None:
+    def _measure_in_background(
+        self, topics: KafkaTopics, known_ids: Mapping[str, str], positions: Positions
+    ) -> None:
         with suppress(KafkaException, OncehouseError):
             _, starting = read_starting(topics, known_ids, positions)
             latest = topics.latest(starting)
@@ -64,13 +69,13 @@ def _measure(kafka: Kafka, starting: Positions) -> float:
     consumer = Consumer({**client_settings(kafka), **_OPTIONS})
     try:
         consumer.assign([TopicPartition(*place, offset) for place, offset in starting.items()])
-        sizes = _look_at_some(consumer)
+        sizes = _sample_sizes(consumer)
     finally:
         consumer.close()
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
-def _look_at_some(consumer: Consumer) -> list[int]:
+def _sample_sizes(consumer: Consumer) -> list[int]:
     """Few at once, so that large ones are not held together."""
     sizes: list[int] = []
     patience_seconds = _PATIENCE_SECONDS / 2

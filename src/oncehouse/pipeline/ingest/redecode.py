@@ -20,7 +20,7 @@ _BLOCK_ROWS = 50_000
 _ADVICE = "Put the fields back under which it was read."
 
 
-def decode_again(
+def redecode_records(
     store: FileStore, decoder: Decoder, raw: FileRef, *, may_skip: bool = False
 ) -> Iterator[tuple[pa.RecordBatch, Decoded]]:
     """The records of a key file in their order, block by block, with what they were decoded to.
@@ -31,21 +31,21 @@ def decode_again(
         decoded = decoder.decode(block)
         skipped = len(decoded.skipped) if may_skip else 0
         if decoded.rows.num_rows + skipped != block.num_rows:
-            raise PermanentError(_tell(block, decoded))
+            raise PermanentError(_describe(block, decoded))
         yield block, decoded
 
 
-def tell_place(block: pa.RecordBatch, index: int) -> str:
+def describe_place(block: pa.RecordBatch, index: int) -> str:
     place = block.slice(index, 1).to_pylist()[0]
     return f"topic {place['topic']} partition {place['partition']} offset {place['offset']}"
 
 
-def _tell(block: pa.RecordBatch, decoded: Decoded) -> str:
+def _describe(block: pa.RecordBatch, decoded: Decoded) -> str:
     if decoded.rejected:
         first = decoded.rejected[0]
-        place, reason = tell_place(block, first.index), f"{first.reason}: {first.detail}"
-        if first.reason is Reason.NOT_SHAPED:
-            return f"{place} cannot be shaped ({reason}). Correct the expression or function."
+        place, reason = describe_place(block, first.index), f"{first.reason}: {first.detail}"
+        if first.reason is Reason.NOT_TRANSFORMED:
+            return f"{place} cannot be transformed ({reason}). Correct the expression or function."
         return f"{place} does not fit source.fields any more ({reason}). {_ADVICE}"
     missing = sorted(set(range(block.num_rows)) - set(decoded.taken.tolist()))
-    return f"{tell_place(block, missing[0])} does not become a row any more. {_ADVICE}"
+    return f"{describe_place(block, missing[0])} does not become a row any more. {_ADVICE}"

@@ -31,11 +31,11 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.record_sample import as_block
 from oncehouse.pipeline.formats.factory import needs_headers
 from oncehouse.pipeline.ingest.kafka_source import client_settings, group_of
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, RAW_SCHEMA, read_rows
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, RAW_SCHEMA, read_rows
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.schema.evolution import current
-from oncehouse.pipeline.transform.plan_builder import plan_shape
+from oncehouse.pipeline.transform.plan_builder import plan_transform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ def _plan(pipeline: Pipeline, catalog: Catalog, epoch: int, waited: set[str]) ->
         yield replace(
             plan,
             files_root=folder,
-            shape=plan_shape(now, token=0, files_root=folder),
+            transform=plan_transform(now, token=0, files_root=folder),
             part_rows=_NO_CAP,
             part_bytes=_NO_CAP,
             schemas=tuple(schema for schema in plan.schemas if schema.schema not in waited),
@@ -100,7 +100,7 @@ def _gather(store: FileStore, manifest: TaskManifest) -> RereadEpoch:
     raw = [read_rows(store, chunk.raw).cast(RAW_SCHEMA) for chunk in chunks]
     letters: dict[LetterKind, list[pa.Table]] = {}
     for found in manifest.letters:
-        letters.setdefault(found.kind, []).append(read_rows(store, found.file).cast(LETTER_SCHEMA))
+        letters.setdefault(found.kind, []).append(read_rows(store, found.file).cast(DEAD_LETTER_SCHEMA))
     return RereadEpoch(
         raw=_detach(pa.concat_tables(raw) if raw else RAW_SCHEMA.empty_table()),
         letters={kind: _detach(pa.concat_tables(tables)) for kind, tables in letters.items()},
@@ -141,7 +141,7 @@ def split_dead_letters(
     reread: RereadEpoch, damaged: Sequence[DeadLetterFile], known: Sequence[pa.Table]
 ) -> tuple[pa.Table, ...]:
     """The letters of each damaged file of one kind: those that no sound file (`known`) has, in their order."""
-    table = reread.letters.get(damaged[0].kind, LETTER_SCHEMA.empty_table())
+    table = reread.letters.get(damaged[0].kind, DEAD_LETTER_SCHEMA.empty_table())
     held = {place for letters in known for place in _places(letters)}
     left = table.filter(pa.array([place not in held for place in _places(table)], pa.bool_()))
     pieces, start = [], 0

@@ -31,7 +31,7 @@ from oncehouse.pipeline.ingest.part_files import (
     epoch_path,
     read_rows,
     write_blocks,
-    write_letters,
+    write_dead_letters,
 )
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
@@ -260,7 +260,7 @@ class Restorer:
             for file, letters in zip(damaged, split_dead_letters(again, damaged, known), strict=True):
                 new = self._store.put(
                     self._path(epoch, f"{kind}.letters.parquet"),
-                    partial(write_letters, table=letters),
+                    partial(write_dead_letters, table=letters),
                 )
                 restored.append(Restored(column="letters", old=file.file, new=new))
         return self._enter(restored)

@@ -1,7 +1,7 @@
 """A part made again from the raw bytes of its events: the rows that it had, in their order.
 
 With the fields of now, or with those that were known when it was registered. Its rows and live rows must be as many as
-were registered; where they are shaped, other bytes are only taken while none of the old ones can be in the table.
+were registered; where they are transformed, other bytes are only taken while none of the old ones can be in the table.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from oncehouse.ledger.catalog.learned_fields import list_fields
 from oncehouse.ledger.models import BatchStatus, FileRef, Part
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.dedup.unique_id import unique_ids
-from oncehouse.pipeline.ingest.part_files import PartFile, name_shape, part_schema, route
+from oncehouse.pipeline.ingest.part_files import PartFile, part_schema, route, schema_digest
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import table_plans
-from oncehouse.pipeline.ingest.redecode import decode_again
+from oncehouse.pipeline.ingest.redecode import redecode_records
 from oncehouse.pipeline.schema.evolution import current, with_learned
-from oncehouse.pipeline.transform.plan_builder import plan_shape
+from oncehouse.pipeline.transform.plan_builder import plan_transform
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -43,7 +43,7 @@ class PartMaker:
     store: FileStore
     state: LedgerState
     plan: ReadPlan
-    """How events are decoded now, without any shape."""
+    """How events are decoded now, without any transformation."""
 
     def make(self, part: Part, source: RegisteredKeyFile, path: str) -> FileRef:
         """A new file for the part; raises PermanentError where it would not be the same rows."""
@@ -57,8 +57,8 @@ class PartMaker:
             events=source.key_file.events,
         )
         live_rows = events = 0
-        for block, decoded in decode_again(
-            self.store, decoder, source.key_file.raw, may_skip=plan.shape is not None
+        for block, decoded in redecode_records(
+            self.store, decoder, source.key_file.raw, may_skip=plan.transform is not None
         ):
             routes = route(plan.tables, decoded.rows)
             chosen = np.arange(decoded.rows.num_rows) if routes is None else np.flatnonzero(routes)
@@ -76,10 +76,10 @@ class PartMaker:
                 f"filter, function or route under which it was read. Nothing was changed."
             )
         new = self.store.put(path, made.write)
-        if plan.shape is not None and new.checksum != part.file.checksum and self._may_be_sent(part):
+        if plan.transform is not None and new.checksum != part.file.checksum and self._may_be_sent(part):
             self.store.delete(new.path)
             raise PermanentError(
-                f"part {part.part} is shaped, its bytes are not those that were written, and some of it may be in "
+                f"part {part.part} is transformed, its bytes are not those that were written, and some of it may be in "
                 "ClickHouse under its batch: look at `oncehouse batches show` and delete its rows, if any"
             )
         return new
@@ -102,11 +102,11 @@ class PartMaker:
         learned = [found for found in list_fields(self.catalog) if found.learned_at <= part.registered_at]
         for pipeline in (current(self.pipeline, self.catalog), with_learned(self.pipeline, learned)):
             fields = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
-            shape = plan_shape(pipeline, token=self.plan.token)
-            plan = replace(self.plan, fields=fields, tables=table_plans(pipeline), shape=shape).for_table(
-                part.table
-            )
-            if plan.tables and name_shape(part_schema(plan.tables[0], plan.columns)) == part.shape:
+            transform = plan_transform(pipeline, token=self.plan.token)
+            plan = replace(
+                self.plan, fields=fields, tables=table_plans(pipeline), transform=transform
+            ).for_table(part.table)
+            if plan.tables and schema_digest(part_schema(plan.tables[0], plan.columns)) == part.shape:
                 return plan
         raise PermanentError(
             f"part {part.part} of {part.table} was made with other columns or types than the pipeline file has now. "

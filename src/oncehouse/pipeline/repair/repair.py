@@ -35,7 +35,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.stale_catalog import describe_age
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.maintenance.verify_files import NamedFile, check_files, list_files
 from oncehouse.pipeline.repair.catalog_restore import (
     CatalogRepair,
@@ -223,7 +223,7 @@ def _describe_excess(client: Client, pipeline: Pipeline, catalog: Catalog) -> st
 def _ask_kafka(pipeline: Pipeline, known_ids: dict[str, str]) -> KafkaFacts:
     if pipeline.source.kafka is None:
         return KafkaFacts()
-    topics = Topics(pipeline.source.kafka)
+    topics = KafkaTopics(pipeline.source.kafka)
     found = topics.describe()
     places = [(topic, number) for topic, facts in found.items() for number in range(facts.partitions)]
     unfit = {topic: f"topic {topic} is not in the pipeline file any more" for topic in known_ids}

@@ -19,7 +19,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.edits import apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, PARTITIONS, read_rows
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, PARTITIONS, read_rows
 from oncehouse.pipeline.ingest.read_task import ReadTask
 
 
@@ -51,8 +51,8 @@ def group_files(
 
 
 def read_dead_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
-    tables = [read_rows(store, file, LETTER_SCHEMA.names).cast(LETTER_SCHEMA) for file in files]
-    return pa.concat_tables(tables).unify_dictionaries() if tables else LETTER_SCHEMA.empty_table()
+    tables = [read_rows(store, file, DEAD_LETTER_SCHEMA.names).cast(DEAD_LETTER_SCHEMA) for file in files]
+    return pa.concat_tables(tables).unify_dictionaries() if tables else DEAD_LETTER_SCHEMA.empty_table()
 
 
 def replay(plan: ReplayPlan) -> TaskManifest:

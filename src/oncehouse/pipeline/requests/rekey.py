@@ -30,11 +30,11 @@ from oncehouse.ledger.storage.key_index import Flags, Keys, UInt64, sort_order, 
 from oncehouse.pipeline.dedup.deduplicate import live_events, plan_ranges
 from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, RebuildPlan, rebuild_task
 from oncehouse.pipeline.dedup.payload_hash import hash_payloads
-from oncehouse.pipeline.dedup.unique_id import refuse_nameless, unique_ids
+from oncehouse.pipeline.dedup.unique_id import reject_unidentified, unique_ids
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
-from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
+from oncehouse.pipeline.ingest.redecode import describe_place, redecode_records
 from oncehouse.pipeline.schema.identity_guard import format_section, identity_of
 from oncehouse.pipeline.schema.required_fields import reject_versions
 from oncehouse.pipeline.spark.tasks import run_tasks, run_tasks_on_half
@@ -324,14 +324,15 @@ class Ids:
 
 def make_ids(store: FileStore, read: ReadPlan, decoder: Decoder, key_file: KeyFile) -> Ids:
     found: list[tuple[UInt64, UInt64, UInt64]] = []
-    for block, decoded in decode_again(store, decoder, key_file.raw):
-        named = refuse_nameless(read.identity, block, decoded, needs_value=read.needs_value)
+    for block, decoded in redecode_records(store, decoder, key_file.raw):
+        named = reject_unidentified(read.identity, block, decoded, needs_value=read.needs_value)
         named = reject_versions(named, read.refused)
         if named.rejected:
             first = named.rejected[0]
             raise PermanentError(
-                f"Pipeline {read.pipeline}: the identity rule cannot be changed: of {tell_place(block, first.index)}, "
-                f"which is in the ledger, {first.detail}. Headers are kept only from the time on that a rule or a "
+                f"Pipeline {read.pipeline}: the identity rule cannot be changed: of "
+                f"{describe_place(block, first.index)}, which is in the ledger, {first.detail}. "
+                "Headers are kept only from the time on that a rule or a "
                 "format asks for them. Choose a rule that every kept event fits, or say in the pipeline file how the "
                 "field is found (source.protobuf.numbers, source.avro.aliases) or that it is in source.optional_fields."
             )

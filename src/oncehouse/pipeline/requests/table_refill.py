@@ -34,8 +34,8 @@ from oncehouse.pipeline.formats.base import Decoded, Places
 from oncehouse.pipeline.ingest.manifest import PartManifest, ReadPlan
 from oncehouse.pipeline.ingest.part_files import PartFile, epoch_path, route
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
-from oncehouse.pipeline.ingest.read_plan import shaped_plan
-from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
+from oncehouse.pipeline.ingest.read_plan import plan_epoch_read
+from oncehouse.pipeline.ingest.redecode import describe_place, redecode_records
 from oncehouse.pipeline.schema.identity_guard import identity_of
 from oncehouse.pipeline.schema.required_fields import refused_versions, reject_versions
 from oncehouse.pipeline.spark.tasks import run_tasks
@@ -119,7 +119,7 @@ def _decode_missing(
     table: str,
     known: set[str],
 ) -> list[Part]:
-    plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=False).for_table(table)
+    plan = plan_epoch_read(pipeline, catalog, epoch=epoch, token=token, whole=False).for_table(table)
     # What was settled has its id; that the table would merge events without its key is another matter.
     own = [(name, field) for name, field in pipeline.merging_fields if name == table]
     lacking = refused_versions(pipeline.with_merging_fields(own), plan.schemas, Rule())
@@ -163,7 +163,7 @@ def _require_key(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded, chos
         if rejection.index in taken:
             raise PermanentError(
                 f"Pipeline {plan.read.pipeline}: {plan.read.tables[0].name} was not filled: {rejection.detail} "
-                f"({tell_place(block, rejection.index)}), and would make one row of different events. Say in the "
+                f"({describe_place(block, rejection.index)}), and would make one row of different events. Say in the "
                 "pipeline file how the field is found (source.protobuf.numbers, source.avro.aliases), or that it is in "
                 "source.optional_fields; or fill a table that merges no rows."
             )
@@ -176,7 +176,9 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
     part = PartFile(plan.read.tables[0], plan.read.columns)
     live_rows = events = 0
-    for block, decoded in decode_again(store, decoder, plan.raw, may_skip=plan.read.shape is not None):
+    for block, decoded in redecode_records(
+        store, decoder, plan.raw, may_skip=plan.read.transform is not None
+    ):
         routes = route(plan.read.tables, decoded.rows)
         chosen = np.arange(decoded.rows.num_rows) if routes is None else np.flatnonzero(routes)
         numbers = (events + decoded.taken[chosen]).astype(np.uint32)

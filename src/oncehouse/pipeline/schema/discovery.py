@@ -49,9 +49,9 @@ def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ..
     missing = set(names) - {schema.schema for schema in declared}
     match pipeline.source.format:
         case "avro":
-            return (*declared, *avro_sources.ask_registry(_avro(pipeline), missing))
+            return (*declared, *avro_sources.fetch_from_registry(_avro(pipeline), missing))
         case "protobuf":
-            return (*declared, *protobuf_sources.ask_registry(_protobuf(pipeline), missing))
+            return (*declared, *protobuf_sources.fetch_from_registry(_protobuf(pipeline), missing))
         case _:
             return declared
 

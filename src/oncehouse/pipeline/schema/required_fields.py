@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.column_types import types as c
 from oncehouse.column_types.parser import parse_type
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.dedup.identity_rule import rule_of
 from oncehouse.pipeline.formats.avro.field_matching import has_field, parse_versions, split_path
 from oncehouse.pipeline.formats.base import reject_rows
@@ -265,7 +265,7 @@ def reject_versions(decoded: Decoded, refused: Mapping[str, str]) -> Decoded:
     found: list[Rejection] = []
     for name in pc.unique(decoded.schemas).to_pylist():
         if name in refused:
-            problem = Problem(reason=Reason.MISSING_FIELD, detail=refused[name])
+            problem = RejectionCause(reason=Reason.MISSING_FIELD, detail=refused[name])
             mine = pc.equal(decoded.schemas, name).fill_null(fill_value=False)
             places = decoded.taken[mine.to_numpy(zero_copy_only=False)].tolist()
             found += [problem.at(place) for place in places]

@@ -25,12 +25,12 @@ from oncehouse.ledger.models import EpochKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import demand_current
 from oncehouse.pipeline.formats.factory import needs_headers
-from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
-from oncehouse.pipeline.ingest.epoch_sizing import EpochSize, Settled, first_size, see_epoch
+from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, read_dataframe, settle
+from oncehouse.pipeline.ingest.epoch_sizing import EpochSize, SettledEpoch, adjust_size, first_size
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
 from oncehouse.pipeline.ingest.kafka_source import (
+    KafkaTopics,
     Positions,
-    Topics,
     check_topics,
     group_of,
     open_stream,
@@ -62,7 +62,7 @@ _TRIES_WHEN_DRAINING = 6
 class KafkaIngestStage(IngestLeaseHolder):
     """Runs on the thread that calls `run`; epochs are settled on Spark's own callback thread."""
 
-    def __init__(self, stages: StageSupervisor, topics: Topics, sizes: RecordSizes) -> None:
+    def __init__(self, stages: StageSupervisor, topics: KafkaTopics, sizes: RecordSizes) -> None:
         super().__init__(stages)
         self._topics = topics
         self._stale_leaders = StaleLeaders()
@@ -227,13 +227,13 @@ class KafkaIngestStage(IngestLeaseHolder):
         self._settled = True
         self._on_epoch(counts)
         self._follow(
-            Settled(records=records, size_bytes=self._read_bytes, seconds=time.monotonic() - started)
+            SettledEpoch(records=records, size_bytes=self._read_bytes, seconds=time.monotonic() - started)
         )
 
-    def _follow(self, seen: Settled) -> None:
+    def _follow(self, seen: SettledEpoch) -> None:
         """Let the size of epochs follow what was seen; another one needs another start of the stream."""
         known = self._size or first_size(self._pipeline.epoch)
-        self._size = see_epoch(known, seen, self._pipeline.epoch)
+        self._size = adjust_size(known, seen, self._pipeline.epoch)
         if self._size.most_records != known.most_records:
             structured_logging.write(
                 _log,
@@ -246,12 +246,12 @@ class KafkaIngestStage(IngestLeaseHolder):
 
     def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         known_bytes = self._size.record_bytes if self._size and not self._has_headers else 0.0
-        manifests = read_frame(frame, replace(plan, counted=self._counting.choose(known_bytes)))
+        manifests = read_dataframe(frame, replace(plan, counted=self._counting.choose(known_bytes)))
         if any(task.outsize for task in manifests):
             self._counting.found_outsize()
             # What the first reading wrote has no row in the catalog, and is swept.
             structured_logging.write(_log, logging.INFO, "epoch read again", record_bytes=round(known_bytes))
-            manifests = read_frame(frame, plan)
+            manifests = read_dataframe(frame, plan)
         self._read_bytes = sum(task.read_bytes for task in manifests)
         # Asked after the records were read: a topic created again meanwhile may go on with the same offsets.
         check_topics(self._topics.describe(), self._topic_ids, {}, {})

@@ -11,7 +11,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import batches, epochs, requests
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import BatchStatus, Counts, Request
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.progress import Progress, StreamProgress
 
 _RATE_SECONDS = 10.0
@@ -28,7 +28,9 @@ class RunResult:
 class ProgressReporter:
     """Counts what has been done since the start."""
 
-    def __init__(self, catalog: Catalog, topics: Topics | None, listen: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, catalog: Catalog, topics: KafkaTopics | None, listen: Callable[[Progress], None]
+    ) -> None:
         self._catalog = catalog
         self._topics = topics
         self._listen = listen
@@ -80,7 +82,7 @@ class ProgressReporter:
             if found.is_refused and found.request not in self._done_before
         )
 
-    def _lag(self, topics: Topics) -> int | None:
+    def _lag(self, topics: KafkaTopics) -> int | None:
         """Unknown until the first epoch has said which partitions there are."""
         # A topic that has left the pipeline file may have left Kafka too, and lags behind nothing.
         known = epochs.read_positions(self._catalog)

@@ -21,7 +21,7 @@ from oncehouse.clickhouse.identifiers import PIPELINE_CONSUMER, quote_table
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.stats.table_progress import Arrival, read_arrival
-from oncehouse.pipeline.ingest.kafka_source import Positions, Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, Positions
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Declare, Pipeline
@@ -88,7 +88,7 @@ class ProgressDeclarer:
     """Keeps the declarations of a pipeline's tables going, on a thread of its own."""
 
     def __init__(
-        self, pipeline: Pipeline, catalog: Catalog, topics: Topics, *, say: Callable[[str], None]
+        self, pipeline: Pipeline, catalog: Catalog, topics: KafkaTopics, *, say: Callable[[str], None]
     ) -> None:
         self._declared = tuple((table.name, table.declare) for table in pipeline.tables if table.declare)
         self._name = f"{PIPELINE_CONSUMER} {pipeline.pipeline}"

@@ -22,7 +22,7 @@ from oncehouse.ledger.models import Lease, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import demand_current, take_lease
 from oncehouse.pipeline.checks.preflight import with_merging_fields_if_up
-from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.maintenance.retention import retain
 from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.session import close_session, has_ended, name_lost_java, open_session
@@ -144,7 +144,7 @@ class StageSupervisor:
         kafka = self.pipeline.source.kafka
         if Stage.LOAD not in self.leases or kafka is None or not declared_tables(self.pipeline):
             return []
-        declaring = ProgressDeclarer(self.pipeline, self.catalog, Topics(kafka), say=self.say)
+        declaring = ProgressDeclarer(self.pipeline, self.catalog, KafkaTopics(kafka), say=self.say)
         return [self._thread("declare", lambda: declaring.run(loaded))]
 
     def _raise_failure(self) -> None:

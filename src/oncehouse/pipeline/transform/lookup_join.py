@@ -21,13 +21,13 @@ KEY = "key"
 """The first column of a pinned look-up; the others bear the names that expressions use, after a dot."""
 COLUMN_PREFIX = "."
 
-# Arrow builds its table of keys anew for each block; far above this many a search in sorted numbers is faster.
+# Arrow builds its table of keys for each block; far above this many a search in sorted numbers is faster.
 SMALL_ROWS = 50_000
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-class Joined:
+class LoadedLookup:
     """A look-up in memory."""
 
     def __init__(self, table: pa.Table) -> None:
@@ -83,15 +83,15 @@ def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 # Look-ups that this process has read, by checksum: tasks of the next epoch find them warm.
-_read: dict[str, Joined] = {}
+_read: dict[str, LoadedLookup] = {}
 
 
-def open_lookups(store: FileStore, pinned: Iterable[PinnedLookup]) -> dict[str, Joined]:
+def open_lookups(store: FileStore, pinned: Iterable[PinnedLookup]) -> dict[str, LoadedLookup]:
     wanted = {found.name: found.file for found in pinned}
     kept = {file.checksum for file in wanted.values()}
     for checksum in [known for known in _read if known not in kept]:
         del _read[checksum]
     for file in wanted.values():
         if file.checksum not in _read:
-            _read[file.checksum] = Joined(pq.read_table(store.checked(file)))
+            _read[file.checksum] = LoadedLookup(pq.read_table(store.checked(file)))
     return {name: _read[file.checksum] for name, file in wanted.items()}

@@ -92,7 +92,7 @@ def read_lookup(name: str, lookup: Lookup, key_type: ColumnType) -> pa.Table:
         found = _READERS[Path(lookup.file).suffix.lower()](Path(lookup.file), types)
     except duckdb.Error as error:
         raise _refusal(name, lookup, f"cannot be read: {first_line(error)}") from error
-    except (OSError, pa.ArrowException, KeyError, _UnfitError) as error:
+    except (OSError, pa.ArrowException, KeyError, _MismatchError) as error:
         raise _refusal(name, lookup, f"cannot be read: {error}") from error
     if found.nbytes > MAX_MEMORY_BYTES:
         raise _refusal(
@@ -100,7 +100,7 @@ def read_lookup(name: str, lookup: Lookup, key_type: ColumnType) -> pa.Table:
             lookup,
             f"takes more than {MAX_MEMORY_BYTES >> 20} MB of memory; join it in ClickHouse instead",
         )
-    _demand_keys(name, lookup, found.column(lookup.key).combine_chunks())
+    _require_keys(name, lookup, found.column(lookup.key).combine_chunks())
     columns = [found.column(lookup.key), *(found.column(column) for column in lookup.columns)]
     return pa.table(columns, names=[KEY, *(f"{COLUMN_PREFIX}{column}" for column in lookup.columns)])
 
@@ -109,7 +109,7 @@ def _refusal(name: str, lookup: Lookup, what: str) -> ConfigurationError:
     return ConfigurationError(f"shape.lookups.{name}: {lookup.file} {what}")
 
 
-def _demand_keys(name: str, lookup: Lookup, keys: pa.Array) -> None:
+def _require_keys(name: str, lookup: Lookup, keys: pa.Array) -> None:
     if keys.null_count:
         raise _refusal(name, lookup, f"has rows without a key: {lookup.key!r} must be filled in each")
     counts = pc.value_counts(keys)
@@ -122,14 +122,14 @@ def _demand_keys(name: str, lookup: Lookup, keys: pa.Array) -> None:
 # -- the kinds of files -----------------------------------------------------------------------------------
 
 
-class _UnfitError(Exception):
-    """A value does not fit its declared type; the text says where."""
+class _MismatchError(Exception):
+    """A value cannot be of its declared type; the text says where."""
 
 
 def _read_parquet(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
     names = pq.read_schema(path).names
     _require_columns(types, names)
-    return _fit_all(pq.read_table(path, columns=list(types)), types)
+    return _convert_all(pq.read_table(path, columns=list(types)), types)
 
 
 def _read_csv(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
@@ -145,7 +145,7 @@ def _read_csv(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
             column = table.column(name)
             absent = pc.equal(column, "")
             table = table.set_column(place, name, pc.if_else(absent, pa.scalar(None, pa.string()), column))
-    return _fit_all(table, types)
+    return _convert_all(table, types)
 
 
 def _read_json(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
@@ -158,7 +158,7 @@ def _read_json(path: Path, types: Mapping[str, ColumnType]) -> pa.Table:
     decoded = JsonDecoder(fields=types, max_message_bytes=MAX_FILE_BYTES, max_depth=64).decode(values)
     if decoded.rejected:
         first = decoded.rejected[0]
-        raise _UnfitError(f"row {first.index + 1}: {first.detail}")
+        raise _MismatchError(f"row {first.index + 1}: {first.detail}")
     return pa.Table.from_batches([decoded.rows])
 
 
@@ -174,16 +174,16 @@ _READERS = {
 def _require_columns(types: Mapping[str, ColumnType], names: list[str]) -> None:
     missing = [name for name in types if names.count(name) != 1]
     if missing:
-        raise _UnfitError(f"it has no column {missing[0]!r} or several; it has {', '.join(names)}")
+        raise _MismatchError(f"it has no column {missing[0]!r} or several; it has {', '.join(names)}")
 
 
-def _fit_all(table: pa.Table, types: Mapping[str, ColumnType]) -> pa.Table:
+def _convert_all(table: pa.Table, types: Mapping[str, ColumnType]) -> pa.Table:
     columns = {}
     for name, type_ in types.items():
         given = table.column(name).combine_chunks()
         converted = convert(given, type_)
         if converted.bad is not None:
             row = int(np.flatnonzero(converted.bad)[0])
-            raise _UnfitError(f"row {row + 1}, column {name!r}: {explain_value(given[row], type_)}")
+            raise _MismatchError(f"row {row + 1}, column {name!r}: {explain_value(given[row], type_)}")
         columns[name] = converted.array
     return pa.table(columns)

@@ -1,6 +1,6 @@
-"""What the driver tells a task about shaping: expressions, look-ups, the function, the routes. Plain values.
+"""The plan of a transformation: expressions, look-ups, the function, the routes. Plain values.
 
-Nothing here needs the engine, so that a plan can be read where nothing is shaped.
+Nothing here needs the engine, so that a plan can be read where nothing is transformed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutePlan:
-    """A table that takes the events for which the expression is true, told by a column that no part holds."""
+    """A table that takes the events for which the expression is true, marked by a column that no part holds."""
 
     table: str
     column: str
@@ -48,8 +48,8 @@ class RoutePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapePlan:
-    """All that shaping needs in a task; picklable."""
+class TransformPlan:
+    """All that a transformation needs in a task; picklable."""
 
     lookups: tuple[PinnedLookup, ...] = ()
     where: Expression | None = None
@@ -61,10 +61,10 @@ class ShapePlan:
     def types(self) -> dict[str, ColumnType]:
         return {column.name: column.type for column in self.columns}
 
-    def for_table(self, name: str) -> ShapePlan:
+    def for_table(self, name: str) -> TransformPlan:
         return replace(self, routes=tuple(route for route in self.routes if route.table == name))
 
 
 def route_column(table: int) -> str:
-    """The column that tells whether a table takes a row; no declared name can hold a control character."""
+    """The column that says whether a table takes a row; no declared name can hold a control character."""
     return f"\0route {table}"

@@ -1,6 +1,6 @@
-"""What the driver puts together for shaping: compiled expressions, pinned look-ups, the text of the function.
+"""The driver's part of a transformation: compiled expressions, pinned look-ups, the text of the function.
 
-Done anew for every epoch, so that a look-up or function that has changed is taken up by the next one, and all
+Done for every epoch, so that a look-up or function that has changed is taken up by the next one, and all
 tasks and retries of an epoch see the same.
 """
 
@@ -15,7 +15,7 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.transform.plan import ColumnPlan, FunctionPlan, RoutePlan, ShapePlan, route_column
+from oncehouse.pipeline.transform.plan import ColumnPlan, FunctionPlan, RoutePlan, TransformPlan, route_column
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Function, Pipeline
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _MAX_SOURCE_BYTES = 1 << 20
 
 
-def plan_shape(pipeline: Pipeline, *, token: int, files_root: str | None = None) -> ShapePlan | None:
-    """None when there is nothing to shape; `files_root` is where look-ups are pinned, if not in the ledger."""
+def plan_transform(pipeline: Pipeline, *, token: int, files_root: str | None = None) -> TransformPlan | None:
+    """None when there is nothing to transform; `files_root` is where look-ups are pinned, if not in the ledger."""
     shape, compiled = pipeline.shape, pipeline.expressions
     if not (shape.columns or shape.function or compiled.where or compiled.routes):
         return None
     from oncehouse.pipeline.transform.lookup_tables import pin_lookups
 
-    return ShapePlan(
+    return TransformPlan(
         lookups=pin_lookups(pipeline, FileStore(files_root or pipeline.ledger.files), token=token),
         where=compiled.where,
         columns=tuple(
@@ -45,7 +45,7 @@ def plan_shape(pipeline: Pipeline, *, token: int, files_root: str | None = None)
     )
 
 
-def check_shape(pipeline: Pipeline) -> None:
+def check_transform(pipeline: Pipeline) -> None:
     """Read every look-up and call the function with no event; raises ConfigurationError. Nothing is written."""
     if not (pipeline.shape.lookups or pipeline.shape.function):
         return
@@ -78,9 +78,9 @@ def _read_function(function: Function) -> FunctionPlan:
             raw = file.read(_MAX_SOURCE_BYTES + 1)
         source = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
-        told = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(
-            f"shape.function: {function.file} cannot be read: {told}; correct `file`"
+            f"shape.function: {function.file} cannot be read: {reason}; correct `file`"
         ) from error
     if len(raw) > _MAX_SOURCE_BYTES:
         raise ConfigurationError(

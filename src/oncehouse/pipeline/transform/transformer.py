@@ -1,8 +1,8 @@
-"""Shaping: between decoding and parts, rows are filtered, given more columns, and told which tables they go to.
+"""The transform between decoding and parts: rows are filtered, get more columns, and are routed to tables.
 
 First `where` decides which events stay, then the columns are computed, then the user's function runs, last the
-routes of tables. Decoded fields pass unchanged, so that an id never hangs on what is computed here. A row that
-cannot be shaped is rejected, and costs its neighbours nothing. What a part holds is never computed again.
+routes of tables. Decoded fields pass unchanged, so that an id never depends on what is computed here. A row that
+cannot be transformed is rejected, and costs its neighbours nothing. What a part holds is never computed again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.expressions.evaluator import Evaluator, Outcome
+from oncehouse.expressions.evaluator import Evaluation, Evaluator
 from oncehouse.expressions.scope import Expression, Input
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.convert.convert import convert
 from oncehouse.pipeline.convert.explain import explain_value
 from oncehouse.pipeline.convert.masks import Mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.base import Decoded, Decoder, Places
-from oncehouse.pipeline.transform.lookup_join import Joined, open_lookups
-from oncehouse.pipeline.transform.plan import ShapePlan
+from oncehouse.pipeline.transform.lookup_join import LoadedLookup, open_lookups
+from oncehouse.pipeline.transform.plan import TransformPlan
 from oncehouse.pipeline.transform.user_function import Function, call_function, load_function
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaped:
+class Transformed:
     rows: pa.RecordBatch
     """The decoded fields, the columns of the plan, and a column of true and false a route."""
     taken: Places
@@ -37,54 +37,54 @@ class Shaped:
     skipped: Places
 
 
-class ShapingDecoder:
-    """A decoder whose rows come shaped."""
+class TransformingDecoder:
+    """A decoder whose rows come transformed."""
 
-    def __init__(self, decoder: Decoder, shaper: Shaper) -> None:
+    def __init__(self, decoder: Decoder, transformer: Transformer) -> None:
         self._decoder = decoder
-        self._shaper = shaper
+        self._transformer = transformer
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
         decoded = self._decoder.decode(block)
-        shaped = self._shaper.shape(decoded.rows)
-        failed = [replace(found, index=int(decoded.taken[found.index])) for found in shaped.rejected]
+        transformed = self._transformer.transform(decoded.rows)
+        failed = [replace(found, index=int(decoded.taken[found.index])) for found in transformed.rejected]
         rejected = sorted((*decoded.rejected, *failed), key=lambda rejection: rejection.index)
         return replace(
             decoded,
-            rows=shaped.rows,
-            taken=decoded.taken[shaped.taken],
+            rows=transformed.rows,
+            taken=decoded.taken[transformed.taken],
             rejected=tuple(rejected),
-            skipped=np.sort(np.concatenate([decoded.skipped, decoded.taken[shaped.skipped]])),
-            schemas=decoded.schemas and decoded.schemas.take(pa.array(shaped.taken)),
+            skipped=np.sort(np.concatenate([decoded.skipped, decoded.taken[transformed.skipped]])),
+            schemas=decoded.schemas and decoded.schemas.take(pa.array(transformed.taken)),
         )
 
 
-class Shaper:
+class Transformer:
     """Made once a task: it holds an engine, the look-ups and the function."""
 
-    def __init__(self, plan: ShapePlan, store: FileStore) -> None:
+    def __init__(self, plan: TransformPlan, store: FileStore) -> None:
         self._plan = plan
         self._evaluator = Evaluator()
         self._lookups = open_lookups(store, plan.lookups)
         self._fields = {lookup.name: lookup.field for lookup in plan.lookups}
         self._function: Function | None = None if plan.function is None else load_function(plan.function)
 
-    def shape(self, rows: pa.RecordBatch) -> Shaped:
-        block = _Block(rows)
+    def transform(self, rows: pa.RecordBatch) -> Transformed:
+        block = _TransformBlock(rows)
         self._filter(block)
         self._compute(block)
         self._call(block)
         self._route(block)
         return block.finish()
 
-    def _filter(self, block: _Block) -> None:
+    def _filter(self, block: _TransformBlock) -> None:
         if self._plan.where is None:
             return
         (outcome,) = self._evaluate([self._plan.where], block)
         wanted = _is_true(outcome.values)
         block.keep(wanted, failures=_name_failures("where", outcome))
 
-    def _compute(self, block: _Block) -> None:
+    def _compute(self, block: _TransformBlock) -> None:
         columns = [column for column in self._plan.columns if column.expression is not None]
         if not columns:
             return
@@ -93,15 +93,15 @@ class Shaper:
         for column, outcome in zip(columns, outcomes, strict=True):
             converted = convert(outcome.values, column.type)
             block.columns[column.name] = converted.array
-            misfits = () if converted.bad is None else np.flatnonzero(converted.bad).tolist()
+            mismatches = () if converted.bad is None else np.flatnonzero(converted.bad).tolist()
             found = _name_failures(column.name, outcome)
-            for row in misfits:
+            for row in mismatches:
                 if row not in found and row not in failures:
                     found[row] = f"{column.name}: {explain_value(outcome.values[row], column.type)}"
             failures = found | failures
         block.keep(None, failures=failures)
 
-    def _call(self, block: _Block) -> None:
+    def _call(self, block: _TransformBlock) -> None:
         if self._function is None:
             return
         wanted = {column.name: column.type for column in self._plan.columns if column.expression is None}
@@ -111,7 +111,7 @@ class Shaper:
         block.keep(stay, failures=given.failures)
         block.columns |= given.columns
 
-    def _route(self, block: _Block) -> None:
+    def _route(self, block: _TransformBlock) -> None:
         outcomes = self._evaluate([route.expression for route in self._plan.routes], block)
         failures: dict[int, str] = {}
         for route, outcome in zip(self._plan.routes, outcomes, strict=True):
@@ -119,7 +119,7 @@ class Shaper:
             failures = _name_failures(f"route of {route.table}", outcome) | failures
         block.keep(None, failures=failures)
 
-    def _evaluate(self, expressions: Sequence[Expression], block: _Block) -> list[Outcome]:
+    def _evaluate(self, expressions: Sequence[Expression], block: _TransformBlock) -> list[Evaluation]:
         def column_of(wanted: Input) -> pa.Array:
             if wanted.lookup is None:
                 return block.columns[wanted.column]
@@ -127,14 +127,14 @@ class Shaper:
 
         return self._evaluator.evaluate(expressions, column_of, rows=block.rows)
 
-    def _join(self, name: str, block: _Block) -> Joined:
+    def _join(self, name: str, block: _TransformBlock) -> LoadedLookup:
         if name not in block.matches:
             block.matches[name] = self._lookups[name].find(block.columns[self._fields[name]])
         return self._lookups[name]
 
 
-class _Block:
-    """The rows that are still on their way through the shaper, and what became of the others."""
+class _TransformBlock:
+    """The rows that are still on their way through the transformer, and what became of the others."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.columns: dict[str, pa.Array] = dict(zip(rows.schema.names, rows.columns, strict=True))
@@ -155,7 +155,7 @@ class _Block:
             failed = np.fromiter(failures, dtype=np.int64, count=len(failures))
             stay[failed] = True
             self._rejected += [
-                Problem(reason=Reason.NOT_SHAPED, detail=text).at(int(self._places[row]))
+                RejectionCause(reason=Reason.NOT_TRANSFORMED, detail=text).at(int(self._places[row]))
                 for row, text in failures.items()
             ]
         self._skipped.append(self._places[~stay])
@@ -168,8 +168,8 @@ class _Block:
         self.matches = {name: rows.filter(mask) for name, rows in self.matches.items()}
         self._places = self._places[stay]
 
-    def finish(self) -> Shaped:
-        return Shaped(
+    def finish(self) -> Transformed:
+        return Transformed(
             rows=pa.RecordBatch.from_pydict(self.columns),
             taken=self._places,
             rejected=tuple(self._rejected),
@@ -183,5 +183,5 @@ def _is_true(values: pa.Array) -> Mask:
     return mask
 
 
-def _name_failures(column: str, outcome: Outcome) -> dict[int, str]:
+def _name_failures(column: str, outcome: Evaluation) -> dict[int, str]:
     return {row: f"{column}: {text}" for row, text in outcome.failures.items()}

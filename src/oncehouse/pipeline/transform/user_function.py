@@ -30,7 +30,7 @@ Function = Callable[[pa.Table], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class FunctionResult:
     """What the function gave for a block."""
 
     rows: Places
@@ -79,7 +79,7 @@ def number_rows(table: pa.Table) -> pa.Table:
     return table.add_column(0, ROW, pa.array(np.arange(table.num_rows, dtype=np.int64)))
 
 
-def call_function(function: Function, block: pa.Table, wanted: Mapping[str, ColumnType]) -> Given:
+def call_function(function: Function, block: pa.Table, wanted: Mapping[str, ColumnType]) -> FunctionResult:
     """Call it with the whole block, and with smaller pieces only where it fails."""
     failures: dict[int, str] = {}
     pieces = list(_call(function, number_rows(block), wanted, failures))
@@ -90,7 +90,7 @@ def call_function(function: Function, block: pa.Table, wanted: Mapping[str, Colu
         for name, type_ in wanted.items()
     }
     rows = [piece[0] for piece in pieces]
-    return Given(
+    return FunctionResult(
         rows=np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64), columns=columns, failures=failures
     )
 
@@ -114,7 +114,7 @@ def _call(
         yield from _call(function, block.slice(0, half), wanted, failures)
         yield from _call(function, block.slice(half), wanted, failures)
         return
-    yield _fit(rows, columns, wanted, failures)
+    yield _convert_columns(rows, columns, wanted, failures)
 
 
 def _take_result(result: Any, block: pa.Table, wanted: Mapping[str, ColumnType]) -> tuple[Places, pa.Table]:
@@ -140,7 +140,9 @@ def _take_result(result: Any, block: pa.Table, wanted: Mapping[str, ColumnType])
     )
 
 
-def _fit(rows: Places, table: pa.Table, wanted: Mapping[str, ColumnType], failures: dict[int, str]) -> _Piece:
+def _convert_columns(
+    rows: Places, table: pa.Table, wanted: Mapping[str, ColumnType], failures: dict[int, str]
+) -> _Piece:
     bad = np.zeros(len(rows), dtype=np.bool_)
     columns = {}
     for name, type_ in wanted.items():

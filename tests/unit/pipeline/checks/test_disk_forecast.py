@@ -8,11 +8,11 @@ from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.stats.backlog import Kept
 from oncehouse.pipeline.checks.disk_forecast import check_disk_forecast
-from oncehouse.pipeline.ingest.backpressure import Disk, StorageState
+from oncehouse.pipeline.ingest.backpressure import LedgerDisk, StorageState
 
 WINDOW = 60 * 86_400.0
 GB = 1 << 30
-DISK = Disk(holds="the ledger's files under /ledger", free_bytes=100 * GB, total_bytes=200 * GB)
+DISK = LedgerDisk(holds="the ledger's files under /ledger", free_bytes=100 * GB, total_bytes=200 * GB)
 PLENTY = StorageState(backlog_bytes=0, epoch_bytes=GB // 4, disks=(DISK,))
 CATALOG = "sqlite:///catalog.db"
 

@@ -14,7 +14,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
 from oncehouse.pipeline.external.dataframe_rows import FrameRows, plain
-from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
+from oncehouse.pipeline.formats.dataframe import DataFrameFormat, schema_of
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.part_files import read_rows
@@ -29,7 +29,7 @@ def make_plan(folder, declared: str = "UInt8", **changes) -> ReadPlan:
     fields = {"id": parse_type(declared)}
     plan = {
         "topics": (TOPIC,),
-        "format": FrameFormat(),
+        "format": DataFrameFormat(),
         "schemas": (schema_of(fields),),
         "fields": fields,
         "part_bytes": 100_000,

@@ -17,7 +17,7 @@ from oncehouse.pipeline.checks import preflight, startup
 from oncehouse.pipeline.external import file_import, sink
 from oncehouse.pipeline.external.dataframe_ingest import choose_columns
 from oncehouse.pipeline.external.file_import import import_files, make_job
-from oncehouse.pipeline.ingest.read_plan import plan_reading
+from oncehouse.pipeline.ingest.read_plan import build_read_plan
 
 FIELDS = {"id": "UInt64", "customer": "Nullable(String)", "note": "Nullable(String)"}
 MERGING = TableFacts(
@@ -83,7 +83,7 @@ def test_a_process_that_writes_a_pipeline_knows_how_its_tables_merge_rows(tmp_pa
 @pytest.mark.parametrize("optional", [False, True])
 def test_a_frame_needs_the_column_by_which_a_table_merges_rows(tmp_path, optional):
     pipeline = make_pipeline(tmp_path, optional_fields=["customer"] if optional else [])
-    plan = plan_reading(
+    plan = build_read_plan(
         pipeline.with_merging_fields([("shop.events", "customer")]), (), epoch=1, token=1, whole=False
     )
     frame = SimpleNamespace(

@@ -20,8 +20,8 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
-from oncehouse.pipeline.formats.base import HEADERS, Decoded, Limits
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.base import HEADERS, Decoded, DecodeLimits
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 
 # (schema, declared type, values): a schema and everything that goes with it.
 Case = tuple[Any, str, st.SearchStrategy[Any]]
@@ -105,8 +105,8 @@ def decode(schema: Any, type_: str, messages: list[bytes], **limits: int) -> Dec
     decoder = AvroDecoder(
         fields=dict(parse_type(type_).fields),
         schemas=[Schema(schema="one", format="avro", definition=json.dumps(schema))],
-        framing=Framing(place=VersionPlace.NONE, schema="one"),
-        limits=Limits(max_message_bytes=1 << 20, max_depth=limits.get("max_depth", 64)),
+        version_source=VersionSource(place=VersionPlace.NONE, schema="one"),
+        limits=DecodeLimits(max_message_bytes=1 << 20, max_depth=limits.get("max_depth", 64)),
     )
     return decoder.decode(pa.record_batch({"value": pa.array(messages, pa.binary())}))
 
@@ -228,12 +228,15 @@ def test_any_prefix_or_header_is_a_version_or_a_rejection(values, data):
     drawn = data.draw(st.lists(headers, min_size=len(values), max_size=len(values)))
     framed = [b"\0\0\0\0\1" + value if number % 2 else value for number, value in enumerate(values)]
     block = pa.record_batch({"value": pa.array(framed, pa.binary()), "headers": pa.array(drawn, HEADERS)})
-    for framing in (Framing(place=VersionPlace.PREFIX), Framing(place=VersionPlace.HEADER, header="v")):
+    for version_source in (
+        VersionSource(place=VersionPlace.PREFIX),
+        VersionSource(place=VersionPlace.HEADER, header="v"),
+    ):
         decoder = AvroDecoder(
             fields={"a": parse_type("Int64")},
             schemas=schemas,
-            framing=framing,
-            limits=Limits(max_message_bytes=1 << 20, max_depth=64),
+            version_source=version_source,
+            limits=DecodeLimits(max_message_bytes=1 << 20, max_depth=64),
         )
         decoded = decoder.decode(block)
         places = [*decoded.taken.tolist(), *(one.index for one in (*decoded.rejected, *decoded.waiting))]

@@ -15,9 +15,9 @@ from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 FAR = ["1e-1000000000", '"1e-2147483647"', "0E-1000000000", "0e-39", '"-.5e-00040"', "[1e-77]"]
 
 
-def decode(type_: str, *values: str, least_alike: int = 500):
+def decode(type_: str, *values: str, least_uniform: int = 500):
     fields = {"a": parse_type(type_), "f": parse_type("Nullable(Float64)")}
-    json_decode.LEAST_ALIKE = least_alike
+    json_decode.LEAST_UNIFORM = least_uniform
     decoder = JsonDecoder(fields=fields, max_message_bytes=1 << 20, max_depth=64)
     decoded = decoder.decode(pa.array([f'{{"a":{value}}}'.encode() for value in values], pa.binary()))
     return decoded.rows.column(0).to_pylist(), [
@@ -25,13 +25,13 @@ def decode(type_: str, *values: str, least_alike: int = 500):
     ]
 
 
-@pytest.mark.parametrize("least_alike", [1, 500])
+@pytest.mark.parametrize("least_uniform", [1, 500])
 @pytest.mark.parametrize("type_", ["Decimal(18, 2)", "Decimal(38, 10)", "Decimal(76, 20)", "Int256"])
-def test_a_number_with_a_far_exponent_is_a_dead_letter_and_costs_nobody_else(type_, least_alike):
+def test_a_number_with_a_far_exponent_is_a_dead_letter_and_costs_nobody_else(type_, least_uniform):
     """In a process of its own, which such a number used to end."""
-    values = ["7", *FAR[:-1], "8"] if least_alike > 1 else ['"7"', *FAR[:-1], '"8"']
+    values = ["7", *FAR[:-1], "8"] if least_uniform > 1 else ['"7"', *FAR[:-1], '"8"']
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        waiting = pool.apply_async(decode, (type_, *values), {"least_alike": least_alike})
+        waiting = pool.apply_async(decode, (type_, *values), {"least_uniform": least_uniform})
         rows, rejected = waiting.get(timeout=60)
     assert len(rows) == 2
     assert rejected == [

@@ -19,19 +19,19 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.ingest import backpressure
 from oncehouse.pipeline.ingest.backpressure import (
     BackpressureGate,
-    Disk,
+    LedgerDisk,
     PauseReading,
     Proceed,
     StorageState,
     evaluate_backpressure,
     least_free,
 )
-from oncehouse.pipeline.ingest.epoch import _giving_space_back
+from oncehouse.pipeline.ingest.epoch import _free_space_when_full
 from oncehouse.pipeline.ingest.part_files import epoch_path
 
 WINDOW = 60 * 86_400.0
 GB = 1 << 30
-DISK = Disk(holds="the ledger's files under /ledger", free_bytes=100 * GB, total_bytes=200 * GB)
+DISK = LedgerDisk(holds="the ledger's files under /ledger", free_bytes=100 * GB, total_bytes=200 * GB)
 PLENTY = StorageState(backlog_bytes=0, epoch_bytes=GB // 4, disks=(DISK,))
 CATALOG = "sqlite:///catalog.db"
 
@@ -44,7 +44,7 @@ def evaluate(storage: StorageState, *, paused: bool = False, **bounds: object) -
     return evaluate_backpressure(storage, make_ledger(**bounds), window_seconds=WINDOW, paused=paused)
 
 
-def make_disk(free_bytes: int, total_bytes: int = 200 * GB) -> Disk:
+def make_disk(free_bytes: int, total_bytes: int = 200 * GB) -> LedgerDisk:
     return replace(DISK, free_bytes=free_bytes, total_bytes=total_bytes)
 
 
@@ -119,7 +119,7 @@ def test_a_bound_however_small_never_keeps_reading_from_going_on(
 
 # -- the gate ---------------------------------------------------------------------------------------------
 
-FULL = Disk(holds="the ledger's files under /ledger", free_bytes=5, total_bytes=1 << 40)
+FULL = LedgerDisk(holds="the ledger's files under /ledger", free_bytes=5, total_bytes=1 << 40)
 
 
 class GateSetup:
@@ -128,7 +128,7 @@ class GateSetup:
     def __init__(self, catalog, pipeline: Pipeline, monkeypatch) -> None:
         self.catalog = catalog
         self.reported: list[str] = []
-        self.disks: list[Disk] = []
+        self.disks: list[LedgerDisk] = []
         self.looks = 0
         self.noted: list[str | None] = []
         lease = acquire(catalog, Stage.INGEST, holder="this test", lease_seconds=600)
@@ -204,6 +204,6 @@ def test_an_epoch_that_found_no_space_gives_back_what_it_had_taken_and_nothing_e
     ]
     for path in (*own, *others):
         store.put(path, lambda target: Path(target).write_bytes(b"x"))
-    with pytest.raises(type(error)), _giving_space_back(pipeline, 7, 3):
+    with pytest.raises(type(error)), _free_space_when_full(pipeline, 7, 3):
         raise error
     assert set(store.walk("")) == set(others if gone else (*own, *others))

@@ -16,14 +16,14 @@ from oncehouse.ledger.models import DuplicateFile, FileRef, KeyFile, Part
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.manifest import ChunkManifest, TablePlan
+from oncehouse.pipeline.ingest.manifest import ChunkManifest, TableReadPlan
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
 from plan_examples import make_read_plan
 
 FIELDS = {"id": parse_type("UInt64"), "marks": parse_type("Array(String)")}
-TABLE = TablePlan(name="t", columns=(("id", "id"), ("marks", "marks")), id_column="_unique_id")
+TABLE = TableReadPlan(name="t", columns=(("id", "id"), ("marks", "marks")), id_column="_unique_id")
 
 
 def make_block(first: int) -> pa.RecordBatch:

@@ -137,7 +137,7 @@ def test_a_shaped_part_that_may_be_in_clickhouse_is_not_made_with_other_bytes(sh
     harm(shaped, part.file)
     shaped.end_attempt(batch_id, BatchStatus.PARKED, outcome, f"{part.file.path} is damaged")
     result = mend(shaped)
-    assert [("shaped" in found.reason) for found in result.refused] == [True] * refused
+    assert [("transformed" in found.reason) for found in result.refused] == [True] * refused
     expected = BatchStatus.PARKED if refused else BatchStatus.RETRY
     assert find_batch(shaped.catalog, batch_id).status is expected
 
@@ -171,7 +171,7 @@ def test_a_shaped_part_that_is_on_its_way_under_another_name_is_not_made_either(
     shaped.end_attempt(batch_id, BatchStatus.PARKED, "unknown", "who knows")
     harm(shaped, part.file)
     (refusal,) = mend(shaped).refused
-    assert "is shaped, its bytes are not those that were written" in refusal.reason
+    assert "is transformed, its bytes are not those that were written" in refusal.reason
     assert {found.file.path for found in list_parts(shaped.catalog)} == {part.file.path}
 
 

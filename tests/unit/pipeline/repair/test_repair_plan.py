@@ -113,7 +113,7 @@ def test_offsets_that_kafka_has_deleted_are_named_exactly():
     ("kafka", "why"),
     [
         (KafkaFacts(), "has no partition 0"),
-        (KafkaFacts(unfit={"orders": "topic orders was deleted and made anew"}), "made anew"),
+        (KafkaFacts(unfit={"orders": "topic orders was deleted and created again"}), "created again"),
     ],
 )
 def test_another_topic_of_the_same_name_is_no_source(kafka, why):

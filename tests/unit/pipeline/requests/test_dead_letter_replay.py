@@ -16,9 +16,9 @@ from oncehouse.pipeline.dead_letters.edits import EDIT_SCHEMA, apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
 from oncehouse.pipeline.dead_letters.reader import find_dead_letters, may_hold
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.dead_letter_writer import LetterWriter
+from oncehouse.pipeline.ingest.dead_letter_writer import DeadLetterWriter
 from oncehouse.pipeline.ingest.manifest import ReadPlan
-from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, write_dead_letters
 from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, read_dead_letters, replay
 from plan_examples import make_read_plan
 
@@ -45,7 +45,7 @@ def make_letters(places=tuple(PLACES), reasons=tuple(REASONS), values: list[byte
         pa.array(reasons, pa.string()),
         pa.array(["detail"] * len(places), pa.string()),
     ]
-    return pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
+    return pa.Table.from_arrays(columns, schema=DEAD_LETTER_SCHEMA)
 
 
 def make_plan(folder, **changes) -> ReadPlan:
@@ -111,7 +111,7 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
         ["wrong_type", "wrong_type", "not_json", "wrong_type"],
         [b'{"id": 4}', b'{"id": 9}', b"{", b'{"id": 1}'],
     )
-    file = store.put("letters.parquet", lambda path: write_letters(path, letters))
+    file = store.put("letters.parquet", lambda path: write_dead_letters(path, letters))
     plan = ReplayPlan(
         read=make_plan(tmp_path),
         attempt="l1",
@@ -136,7 +136,7 @@ def test_no_files_are_no_letters(tmp_path):
 
 def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_path):
     store = FileStore(str(tmp_path))
-    writer = LetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", LetterKind.DEAD)
+    writer = DeadLetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", LetterKind.DEAD)
     for start in range(0, 25, 5):
         letters = make_letters([("a", 0, start + n) for n in range(5)], ["not_json"] * 4 + ["empty"])
         writer.add(letters.columns)
@@ -150,7 +150,7 @@ def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_pat
 
 
 def test_large_letters_roll_over_by_their_bytes(tmp_path):
-    writer = LetterWriter(
+    writer = DeadLetterWriter(
         make_plan(tmp_path, part_bytes=1000), FileStore(str(tmp_path)), "r1", LetterKind.DEAD
     )
     for number in range(3):
@@ -169,7 +169,7 @@ def long_file(tmp_path):
     times = pa.array([n * 1_000_000 for n in range(number)], pa.timestamp("us", tz="UTC"))
     letters = letters.set_column(4, "timestamp", times)
     store = FileStore(str(tmp_path))
-    return store, store.put("letters.parquet", lambda path: write_letters(path, letters))
+    return store, store.put("letters.parquet", lambda path: write_dead_letters(path, letters))
 
 
 @pytest.mark.parametrize(
@@ -213,15 +213,15 @@ def test_an_edit_takes_the_place_of_the_value_of_its_letter_alone():
     edited, meant = apply_edits(letters, edits)
     assert edited.column("value").to_pylist() == [b"1", b"two", b"3", b"four", b"5"]
     assert meant.to_pylist() == [False, True, False, True, False]
-    assert edited.schema.equals(LETTER_SCHEMA)
+    assert edited.schema.equals(DEAD_LETTER_SCHEMA)
 
 
 def test_edited_letters_are_decoded_from_their_new_bytes_and_the_others_are_carried(tmp_path):
     store = FileStore(str(tmp_path))
     letters = make_letters([("a", 0, 1), ("a", 0, 2), ("b", 0, 3)], ["not_json"] * 3, [b"{", b"{", b"{"])
     edits = make_edits(letters.take([2, 0]), [b'{"id": 3}', b"still no json"])
-    file = store.put("letters.parquet", lambda path: write_letters(path, letters))
-    edit = store.put("edits.parquet", lambda path: write_letters(path, edits))
+    file = store.put("letters.parquet", lambda path: write_dead_letters(path, letters))
+    edit = store.put("edits.parquet", lambda path: write_dead_letters(path, edits))
     manifest = replay(
         ReplayPlan(
             read=make_plan(tmp_path), attempt="l1", files=(file,), selection=Selection(), edits=(edit,)

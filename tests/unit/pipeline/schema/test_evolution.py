@@ -14,7 +14,7 @@ from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
-from oncehouse.pipeline.formats.json.new_fields import MOST_NOTICED, cut_by_keys, merge_fields
+from oncehouse.pipeline.formats.json.new_fields import MOST_NEW_FIELDS, cut_by_keys, merge_fields
 from oncehouse.pipeline.schema import evolution
 from oncehouse.pipeline.schema.evolution import learn_new_fields, new_fields, with_learned
 
@@ -276,7 +276,7 @@ def test_keys_without_end_fill_no_memory_and_cost_no_message():
     before = pa.default_memory_pool().max_memory()
     found = decoder.decode(pa.array([text.encode() for text in odd], pa.binary()))
     assert found.rows.column("id").to_pylist() == list(range(20_000))
-    assert len(found.new_fields) > MOST_NOTICED
+    assert len(found.new_fields) > MOST_NEW_FIELDS
     assert pa.default_memory_pool().max_memory() - before < 400 << 20
 
 

@@ -25,11 +25,11 @@ from oncehouse.pipeline.dedup.identity_rule import Rule, rule_of
 from oncehouse.pipeline.external.dataframe_ingest import choose_columns
 from oncehouse.pipeline.external.import_reader import ImportPlan, import_task
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.formats.dataframe import FrameFormat
+from oncehouse.pipeline.formats.dataframe import DataFrameFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema, require_readable
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
-from oncehouse.pipeline.ingest.read_plan import plan_reading
+from oncehouse.pipeline.ingest.read_plan import build_read_plan
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from oncehouse.pipeline.requests.rekey import make_ids
@@ -75,7 +75,7 @@ class Told:
     def __init__(
         self, pipeline: Pipeline, schemas: list[Schema], records: list[tuple[str, bytes]], folder: Path
     ):
-        plan = plan_reading(
+        plan = build_read_plan(
             pipeline.model_copy(
                 update={"ledger": pipeline.ledger.model_copy(update={"files": str(folder / "files")})}
             ),
@@ -709,7 +709,7 @@ def test_a_file_needs_a_column_for_the_identity_though_its_field_takes_null(tmp_
         fields=types,
         identity=Rule(fields=(("id",),)),
         needed_columns={"id": "belongs to the identity"},
-        format=FrameFormat(),
+        format=DataFrameFormat(),
     )
     info = path.stat()
     file = ImportFile(number=0, path=str(path), size_bytes=info.st_size, modified_ns=info.st_mtime_ns)
@@ -735,7 +735,7 @@ def test_a_rule_is_not_changed_to_a_field_that_a_version_of_kept_events_lacks(tm
     raw = told.manifest.chunks[0].raw
 
     def ids(pipeline: Pipeline):
-        plan = plan_reading(pipeline, tuple(schemas), epoch=2, token=1, whole=False)
+        plan = build_read_plan(pipeline, tuple(schemas), epoch=2, token=1, whole=False)
         return make_ids(told.store, plan, make_decoder(plan), SimpleNamespace(raw=raw))
 
     with pytest.raises(PermanentError, match="cannot be changed.*" + LACKS.format("3")):
@@ -748,7 +748,7 @@ def test_a_table_that_merges_rows_is_not_filled_with_events_without_its_key(tmp_
     pipeline = make_pipeline("protobuf", identity={"fields": ["note"]})
     schemas = tuple(proto("1", "3"))
     told = Told(pipeline, schemas, [message("1", id=1, note="a"), message("3", note="b")], tmp_path)
-    plan = plan_reading(pipeline, schemas, epoch=2, token=1, whole=False)
+    plan = build_read_plan(pipeline, schemas, epoch=2, token=1, whole=False)
     plan = replace(plan, files_root=str(tmp_path / "files"))
     task = RefillPlan(
         read=plan,

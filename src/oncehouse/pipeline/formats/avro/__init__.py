@@ -1,0 +1,1 @@
+"""Avro: bodies of one schema read side by side, a cursor each. Start with `decoder.py`, then `columns.py`."""

@@ -2,7 +2,7 @@
 
 The declared fields lead: what they name is read, all else is passed over. Each branch of a union is converted to
 the declared type by itself (`convert.py`), so that a value's type in Avro may differ from message to message. A
-body whose value does not fit is put aside; nothing here raises for any bytes.
+body whose value cannot be converted is rejected; nothing here raises for any bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import Offsets
 from oncehouse.pipeline.convert.convert import convert
 from oncehouse.pipeline.convert.explain import find_problem
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Bodies, Cursor
 from oncehouse.pipeline.formats.avro.default_writer import write_default
@@ -46,7 +46,7 @@ class Aliased(c.ColumnType):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened(Aliased):
+class OpenedRecord(Aliased):
     """Fields of a record that are wanted by their paths: the record itself may be missing."""
 
     fields: tuple[tuple[str, c.ColumnType], ...]
@@ -57,7 +57,7 @@ class AliasedTuple(Aliased, c.Tuple):
     """A record that is declared whole."""
 
 
-def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Aliases) -> Opened:
+def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Aliases) -> OpenedRecord:
     """The declared fields as a tree of records."""
     tree: dict[Any, Any] = {}
     for name, type_ in fields.items():
@@ -69,10 +69,10 @@ def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Al
     return _freeze(tree, aliases, "")
 
 
-def _freeze(tree: Mapping[Any, Any], aliases: Aliases, above: str) -> Opened:
+def _freeze(tree: Mapping[Any, Any], aliases: Aliases, above: str) -> OpenedRecord:
     """Steps of paths are keyed by tuples, so that `a` and `a.b` may both be wanted."""
     names = [key[0] if isinstance(key, tuple) else key for key in tree]
-    return Opened(
+    return OpenedRecord(
         fields=tuple(
             (
                 name,
@@ -104,7 +104,7 @@ def _aliases_among(
     return tuple((name, tuple(aliases[above + name])) for name in names if above + name in aliases)
 
 
-class Reader:
+class AvroReader:
     """Reads bodies of one schema, the writer's; the newest schema gives aliases and defaults."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Reader:
         self._max_depth = max_depth
         self._newest = records_by_name(newest)
         self._newest.setdefault(short_name(writer.name), newest)
-        self._defaults: dict[tuple[str, str, c.ColumnType], pa.Array | Problem] = {}
+        self._defaults: dict[tuple[str, str, c.ColumnType], pa.Array | RejectionCause] = {}
 
     def read(self, bodies: Bodies) -> list[pa.Array]:
         """One array a declared field; rows of bodies that are no longer sound mean nothing."""
@@ -132,7 +132,7 @@ class Reader:
         left = cursor.left
         cursor.reject(
             over,
-            lambda lane: Problem(
+            lambda lane: RejectionCause(
                 reason=Reason.MALFORMED, detail=f"{left[lane]} bytes are left after the record's end"
             ),
         )
@@ -147,7 +147,7 @@ class Reader:
         match node, c.bare(type_):
             case s.Union(branches=branches), _:
                 return self._read_union(cursor, branches, type_, path, depth)
-            case s.Record(), (c.Tuple() | Opened()) as wanted:
+            case s.Record(), (c.Tuple() | OpenedRecord()) as wanted:
                 children = self._read_fields(cursor, node, wanted, path, depth + 1)
                 return _struct(children, wanted, len(cursor))
             case s.Array(), c.Array(item=item):
@@ -157,19 +157,19 @@ class Reader:
             case s.Map(), c.Map() as map_type:
                 return self._read_map(cursor, node, map_type, path, depth + 1)
             case s.Fixed(logical="duration"), c.Tuple():
-                return self._fit(cursor, read_duration(cursor, path), type_, path)
+                return self._convert_values(cursor, read_duration(cursor, path), type_, path)
             case ((s.Record() | s.Array() | s.Map()), _):
                 return self._refuse(cursor, node, type_, path, depth)
-            case _, Opened():
+            case _, OpenedRecord():
                 return self._refuse(cursor, node, type_, path, depth)
             case _:
-                return self._fit(cursor, read_leaf(cursor, node, type_, path), type_, path)
+                return self._convert_values(cursor, read_leaf(cursor, node, type_, path), type_, path)
 
     def _read_fields(
         self,
         cursor: Cursor,
         record: s.Record,
-        asked: c.Tuple | Opened,
+        asked: c.Tuple | OpenedRecord,
         path: str,
         depth: int,
     ) -> list[pa.Array]:
@@ -222,14 +222,14 @@ class Reader:
         values = self._read(items.cursor, node.value, type_.value, f"{path}[]", depth)
         pairs = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
         lists = pa.ListArray.from_arrays(_bounds(items.counts), pairs)
-        return self._fit(cursor, lists, type_, path)
+        return self._convert_values(cursor, lists, type_, path)
 
     def _refuse(self, cursor: Cursor, node: s.Node, type_: c.ColumnType, path: str, depth: int) -> pa.Array:
         skip(cursor, node, path, depth=depth, max_depth=self._max_depth)
-        named = "a record" if isinstance(type_, Opened) else c.clickhouse_name(type_)
-        if isinstance(node, s.Primitive) and node.name == "null" and isinstance(type_, Opened):
+        named = "a record" if isinstance(type_, OpenedRecord) else c.clickhouse_name(type_)
+        if isinstance(node, s.Primitive) and node.name == "null" and isinstance(type_, OpenedRecord):
             return self._missing(cursor, type_, path)
-        problem = Problem(
+        problem = RejectionCause(
             reason=Reason.WRONG_TYPE, detail=f"{path}: Avro's {s.describe(node)} cannot be {named}"
         )
         cursor.reject(np.ones(len(cursor), dtype=np.bool_), lambda _: problem)
@@ -248,18 +248,18 @@ class Reader:
         if key not in self._defaults:
             self._defaults[key] = self._read_default(known, type_, path)
         default = self._defaults[key]
-        if isinstance(default, Problem):
+        if isinstance(default, RejectionCause):
             problem = default
             cursor.reject(np.ones(len(cursor), dtype=np.bool_), lambda _: problem)
             return pa.nulls(len(cursor), column_arrow_type(type_))
         return default.take(pa.array(np.zeros(len(cursor), dtype=np.int32)))
 
-    def _read_default(self, field: s.Field, type_: c.ColumnType, path: str) -> pa.Array | Problem:
+    def _read_default(self, field: s.Field, type_: c.ColumnType, path: str) -> pa.Array | RejectionCause:
         """Written as Avro and read back, so that a default means what the same value means in a message."""
         try:
             body = write_default(field.node, field.default)
         except (ValueError, TypeError, KeyError, OverflowError):
-            return Problem(
+            return RejectionCause(
                 reason=Reason.MISSING_FIELD, detail=f"{path}: the schema's default is not of its type"
             )
         bodies = Bodies(pa.array([body], pa.binary()))
@@ -267,14 +267,14 @@ class Reader:
         return bodies.problems.get(0, array)
 
     def _missing(self, cursor: Cursor, type_: c.ColumnType, path: str) -> pa.Array:
-        if isinstance(type_, Opened):
+        if isinstance(type_, OpenedRecord):
             children = [self._missing(cursor, inner, f"{path}.{name}") for name, inner in type_.fields]
             return _struct(children, type_, len(cursor))
-        return self._fit(cursor, pa.nulls(len(cursor)), type_, path)
+        return self._convert_values(cursor, pa.nulls(len(cursor)), type_, path)
 
     # -- scalars ------------------------------------------------------------------------------------------
 
-    def _fit(self, cursor: Cursor, array: pa.Array, type_: c.ColumnType, path: str) -> pa.Array:
+    def _convert_values(self, cursor: Cursor, array: pa.Array, type_: c.ColumnType, path: str) -> pa.Array:
         converted = convert(array, type_)
         if converted.bad is not None:
             cursor.reject(converted.bad, lambda lane: find_problem(array, lane, type_, path))
@@ -282,7 +282,7 @@ class Reader:
 
 
 def column_arrow_type(type_: c.ColumnType) -> pa.DataType:
-    if isinstance(type_, Opened):
+    if isinstance(type_, OpenedRecord):
         return pa.struct([(name, column_arrow_type(inner)) for name, inner in type_.fields])
     return c.arrow_type(type_)
 
@@ -298,10 +298,10 @@ def _bounds(counts: Offsets) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
 
-def _name_paths(opened: Opened, columns: list[pa.Array], above: str) -> Iterator[tuple[str, pa.Array]]:
+def _name_paths(opened: OpenedRecord, columns: list[pa.Array], above: str) -> Iterator[tuple[str, pa.Array]]:
     """The columns under the names that they were declared with."""
     for (name, type_), column in zip(opened.fields, columns, strict=True):
-        if isinstance(type_, Opened):
+        if isinstance(type_, OpenedRecord):
             inner = [column.field(place) for place in range(len(type_.fields))]
             yield from _name_paths(type_, inner, f"{above}{name}.")
         else:

@@ -1,7 +1,7 @@
 """Many Avro bodies read side by side: one cursor a body, all moved by NumPy at once.
 
 Avro has no markers, so a body is read from its begin to its end. Here all bodies of a block take each step
-together; each cursor stays inside its own body, and a body that breaks the rules is put aside with a reason
+together; each cursor stays inside its own body, and a body that breaks the rules is rejected with a reason
 while the others go on. What the bytes mean is `avro_columns.py`.
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_buffers
 from oncehouse.pipeline.convert.masks import Mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 
 _PADDING = 16  # longer than any number, so that none is read past the end of the buffer
 _NUMBER_BYTES = 10
@@ -33,7 +33,7 @@ class Bodies:
         self.starts: Offsets = offsets[:-1] - first
         self.ends: Offsets = offsets[1:] - first
         self.sound: Mask = np.ones(len(texts), dtype=np.bool_)
-        self.problems: dict[int, Problem] = {}
+        self.problems: dict[int, RejectionCause] = {}
 
     def open(self) -> Cursor:
         return Cursor(self, np.arange(len(self.starts)), self.starts.copy())
@@ -68,8 +68,8 @@ class Cursor:
     def put_back(self, lanes: Offsets, moved: Cursor) -> None:
         self.at[lanes] = moved.at
 
-    def reject(self, bad: Mask, explain: Callable[[int], Problem]) -> None:
-        """Put the bodies of these lanes aside; their cursors go to the end, where nothing is left to be read."""
+    def reject(self, bad: Mask, explain: Callable[[int], RejectionCause]) -> None:
+        """Reject the bodies of these lanes; their cursors go to the end, where nothing is left to be read."""
         if not bad.any():
             return
         lanes = np.flatnonzero(bad)
@@ -81,27 +81,27 @@ class Cursor:
         self.at[lanes] = self.bodies.ends[self.body[lanes]]
 
     def reject_malformed(self, bad: Mask, path: str, what: str) -> None:
-        self.reject(bad, lambda _: Problem(reason=Reason.MALFORMED, detail=f"{path}: {what}"))
+        self.reject(bad, lambda _: RejectionCause(reason=Reason.MALFORMED, detail=f"{path}: {what}"))
 
     # -- steps --------------------------------------------------------------------------------------------
 
     def read_numbers(self, path: str) -> Offsets:
         """Zigzag numbers of one to ten bytes."""
         data, at = self.bodies.data, self.at
-        letters = data[at]
-        words = (letters & 0x7F).astype(np.uint64)
+        octets = data[at]
+        words = (octets & 0x7F).astype(np.uint64)
         after = at + 1
-        going = np.flatnonzero(letters >= 0x80)
+        going = np.flatnonzero(octets >= 0x80)
         too_long = np.zeros(len(at), dtype=np.bool_)
         for place in range(1, _NUMBER_BYTES):
             if len(going) == 0:
                 break
-            letters = data[after[going]]
-            words[going] |= (letters & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            octets = data[after[going]]
+            words[going] |= (octets & 0x7F).astype(np.uint64) << np.uint64(7 * place)
             after[going] += 1
             if place == _NUMBER_BYTES - 1:
-                too_long[going[letters > 1]] = True
-            going = going[letters >= 0x80]
+                too_long[going[octets > 1]] = True
+            going = going[octets >= 0x80]
         self.at = after
         self._reject_overrun(path)
         self.reject_malformed(too_long, path, "a number of more than 64 bits")

@@ -17,13 +17,13 @@ import pyarrow as pa
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
-from oncehouse.pipeline.formats.avro.columns import Reader
+from oncehouse.pipeline.formats.avro.columns import AvroReader
 from oncehouse.pipeline.formats.avro.cursor import Bodies
 from oncehouse.pipeline.formats.avro.field_matching import Aliases, parse_versions
 from oncehouse.pipeline.formats.avro.lists import GREATEST_DEPTH
-from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
-from oncehouse.pipeline.formats.result_builder import Gathering
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace, open_frames, split_versions
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
+from oncehouse.pipeline.formats.result_builder import ResultBuilder
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource, split_messages, split_versions
 
 if TYPE_CHECKING:
     from oncehouse.config.formats import Avro
@@ -33,25 +33,29 @@ _RUN_BYTES = 4 << 20  # cursors and columns of a run may take many times its byt
 
 def make_avro_format(section: Avro) -> AvroFormat:
     only = next(iter(section.schemas), "") if section.version == "none" else ""
-    framing = Framing(place=VersionPlace(section.version), header=section.header, schema=only)
-    return AvroFormat(framing=framing, aliases=section.aliases)
+    version_source = VersionSource(place=VersionPlace(section.version), header=section.header, schema=only)
+    return AvroFormat(version_source=version_source, aliases=section.aliases)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AvroFormat(SingleRows):
-    framing: Framing
+    version_source: VersionSource
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Declared fields and the names that they have in other versions."""
 
     @property
     def needs_headers(self) -> bool:
-        return self.framing.place is VersionPlace.HEADER
+        return self.version_source.place is VersionPlace.HEADER
 
     def make_decoder(
-        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder:
         return AvroDecoder(
-            fields=fields, schemas=schemas, framing=self.framing, limits=limits, aliases=self.aliases
+            fields=fields,
+            schemas=schemas,
+            version_source=self.version_source,
+            limits=limits,
+            aliases=self.aliases,
         )
 
 
@@ -63,55 +67,57 @@ class AvroDecoder:
         *,
         fields: Mapping[str, c.ColumnType],
         schemas: Sequence[Schema],
-        framing: Framing,
-        limits: Limits,
+        version_source: VersionSource,
+        limits: DecodeLimits,
         aliases: Aliases = MappingProxyType({}),
     ) -> None:
-        self._framing = framing
+        self._version_source = version_source
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._readers = _make_readers(fields, schemas, aliases, min(limits.max_depth, GREATEST_DEPTH))
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
-        gathering = Gathering(self._schema)
-        places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
-        framed = open_frames(block if len(places) == block.num_rows else block.take(places), self._framing)
-        nameless, versions = split_versions(framed)
-        gathering.reject(places[nameless], lambda _: self._framing.no_version)
+        builder = ResultBuilder(self._schema)
+        places, skipped = builder.screen(block.column("value"), self._limits.max_message_bytes)
+        split = split_messages(
+            block if len(places) == block.num_rows else block.take(places), self._version_source
+        )
+        unnamed, versions = split_versions(split)
+        builder.reject(places[unnamed], lambda _: self._version_source.no_version)
         for name, mine, bodies in versions:
-            self._decode_version(gathering, name, places[mine], bodies)
-        return gathering.finish(skipped)
+            self._decode_version(builder, name, places[mine], bodies)
+        return builder.finish(skipped)
 
-    def _decode_version(self, gathering: Gathering, name: str, places: Places, bodies: pa.Array) -> None:
+    def _decode_version(self, builder: ResultBuilder, name: str, places: Places, bodies: pa.Array) -> None:
         refusal = self._limits.refuse(name)
         if refusal is not None:
-            gathering.reject(places, lambda _: refusal)
+            builder.reject(places, lambda _: refusal)
             return
         reader = self._readers.get(name)
         if reader is None:
-            gathering.wait(places, name)
+            builder.wait(places, name)
             return
         for start, end in _split_runs(bodies):
-            self._decode_run(gathering, reader, name, places[start:end], bodies.slice(start, end - start))
+            self._decode_run(builder, reader, name, places[start:end], bodies.slice(start, end - start))
 
     def _decode_run(
-        self, gathering: Gathering, reader: Reader, name: str, places: Places, bodies: pa.Array
+        self, builder: ResultBuilder, reader: AvroReader, name: str, places: Places, bodies: pa.Array
     ) -> None:
         run = Bodies(bodies)
         rows = pa.RecordBatch.from_arrays(reader.read(run), schema=self._schema)
         if run.problems:
             bad = np.flatnonzero(~run.sound)
-            gathering.reject(places[bad], lambda number: run.problems[int(bad[number])])
+            builder.reject(places[bad], lambda number: run.problems[int(bad[number])])
             rows, places = rows.filter(pa.array(run.sound)), places[run.sound]
-        gathering.keep(places, rows, name)
+        builder.keep(places, rows, name)
 
 
 def _make_readers(
     fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], aliases: Aliases, max_depth: int
-) -> dict[str, Reader]:
+) -> dict[str, AvroReader]:
     parsed = parse_versions(schemas)
     return {
-        name: Reader(
+        name: AvroReader(
             writer=record,
             newest=list(parsed.values())[-1],
             fields=fields,

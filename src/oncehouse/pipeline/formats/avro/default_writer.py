@@ -23,12 +23,12 @@ def write_default(node: s.Node, value: Any) -> bytes:  # noqa: PLR0911 - one cas
         case s.Union(branches=branches):
             return _write_union(branches, value)
         case s.Array(item=item):
-            return _write_list([write_default(item, entry) for entry in _demand(value, list)])
+            return _write_list([write_default(item, entry) for entry in _require(value, list)])
         case s.Map(value=inner):
-            pairs = _demand(value, dict).items()
+            pairs = _require(value, dict).items()
             return _write_list([_text(str(key)) + write_default(inner, entry) for key, entry in pairs])
         case s.Record(fields=fields):
-            given = _demand(value, dict)
+            given = _require(value, dict)
             return b"".join(
                 write_default(field.node, given.get(field.name, field.default)) for field in fields
             )
@@ -36,7 +36,7 @@ def write_default(node: s.Node, value: Any) -> bytes:  # noqa: PLR0911 - one cas
 
 
 def _write_union(branches: tuple[s.Node, ...], value: Any) -> bytes:
-    """The first branch by the specification; newer ones allow any that the value fits."""
+    """The first branch by the specification; newer ones allow any that can hold the value."""
     for number, branch in enumerate(branches):
         try:
             return write_number(number) + write_default(branch, value)
@@ -63,15 +63,15 @@ def _write_primitive(name: str, value: Any) -> bytes:
     raise ValueError(value)
 
 
-def _demand(value: Any, kind: type) -> Any:
+def _require(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(value)
     return value
 
 
 def _letters(value: Any) -> bytes:
-    """Bytes stand in a schema as a text of the letters 0 to 255."""
-    return str(_demand(value, str)).encode("latin-1")
+    """Bytes stand in a schema as a text of the characters 0 to 255."""
+    return str(_require(value, str)).encode("latin-1")
 
 
 def _text(value: str) -> bytes:

@@ -11,10 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from oncehouse.pipeline.convert.arrow_buffers import Offsets
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Cursor
-from oncehouse.pipeline.formats.avro.slow_walk import MOST_EMPTY_ITEMS, BrokenBodyError, Walk, constant_size
+from oncehouse.pipeline.formats.avro.slow_walk import (
+    MOST_EMPTY_ITEMS,
+    BodyWalker,
+    BrokenBodyError,
+    constant_size,
+)
 
 _FEW = 16  # below this many lists a step of all of them costs more than as many steps of one
 # Two or three calls of Python a level; its stack ends at a thousand.
@@ -66,7 +71,7 @@ def skip(  # noqa: C901 - one case a kind
 def reject_deep(cursor: Cursor, path: str, depth: int, max_depth: int) -> bool:
     if depth <= max_depth:
         return False
-    problem = Problem(reason=Reason.TOO_DEEP, detail=f"{path}: nested deeper than {max_depth}")
+    problem = RejectionCause(reason=Reason.TOO_DEEP, detail=f"{path}: nested deeper than {max_depth}")
     cursor.reject(np.ones(len(cursor), dtype=np.bool_), lambda _: problem)
     return True
 
@@ -93,13 +98,13 @@ def split_branches(chosen: Offsets, branches: tuple[s.Node, ...]) -> list[tuple[
 def find_items(cursor: Cursor, node: s.Array | s.Map, path: str, *, depth: int, max_depth: int) -> Items:
     """The values of one list in each lane; the cursor moves past the lists."""
     item = node.item if isinstance(node, s.Array) else node.pair
-    search = _Search(cursor, item, f"{path}[]", depth, max_depth)
+    search = _ListSearch(cursor, item, f"{path}[]", depth, max_depth)
     if not reject_deep(cursor, path, depth, max_depth):
         search.run()
     return search.finish()
 
 
-class _Search:
+class _ListSearch:
     def __init__(self, cursor: Cursor, item: s.Node, path: str, depth: int, max_depth: int) -> None:
         self._cursor = cursor
         self._item = item
@@ -176,11 +181,13 @@ class _Search:
             return
         end = int(part.bodies.ends[body])
         at = int(part.at[place])
-        walk = Walk(part.bodies.data[at:end].tobytes(), max_depth=self._max_depth)
+        walk = BodyWalker(part.bodies.data[at:end].tobytes(), max_depth=self._max_depth)
         try:
             starts, after = self._walk_items(walk, count)
         except BrokenBodyError as error:
-            problem = Problem(reason=error.problem.reason, detail=f"{self._path}: {error.problem.detail}")
+            problem = RejectionCause(
+                reason=error.problem.reason, detail=f"{self._path}: {error.problem.detail}"
+            )
             broken = np.zeros(len(part), dtype=np.bool_)
             broken[place] = True
             part.reject(broken, lambda _: problem)
@@ -188,7 +195,7 @@ class _Search:
         self._note(np.full(len(starts), lane), np.array(starts, dtype=np.int64) + at)
         part.at[place] = at + after
 
-    def _walk_items(self, walk: Walk, count: int | None) -> tuple[list[int], int]:
+    def _walk_items(self, walk: BodyWalker, count: int | None) -> tuple[list[int], int]:
         if count is None:
             return walk.find_items(self._item, 0, self._depth)
         starts: list[int] = []

@@ -237,7 +237,7 @@ class _Parser:
 
 
 def describe_branch(node: Node) -> str:
-    """What tells the branches of a union apart."""
+    """What distinguishes the branches of a union."""
     return node.name if isinstance(node, Primitive) else describe(node)
 
 

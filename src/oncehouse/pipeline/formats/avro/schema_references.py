@@ -22,7 +22,7 @@ def _load(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{where}: the Avro schema is no JSON; register it anew") from None
+        raise ConfigurationError(f"{where}: the Avro schema is not JSON; register it again") from None
 
 
 class _Inlining:

@@ -30,13 +30,13 @@ def read_file(path: str, version: str, *, where: str | None = None) -> Schema:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"{where}: the file cannot be read ({told}); correct the path") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{where}: the file cannot be read ({reason}); correct the path") from None
     parse_schema(text, where=where)
     return Schema(schema=version, format="avro", definition=text)
 
 
-def ask_registry(section: Avro, names: Collection[str]) -> Iterator[Schema]:
+def fetch_from_registry(section: Avro, names: Collection[str]) -> Iterator[Schema]:
     """Those that the registry has and that are Avro records; records of all others wait."""
     for name, found in fetch_some(section.registry, {name: read_number(name) for name in names}):
         if found.kind != "AVRO":

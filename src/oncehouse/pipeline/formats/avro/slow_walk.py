@@ -6,7 +6,7 @@ at a cost of about a microsecond a value. Only the places of values are found; t
 
 from __future__ import annotations
 
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.formats.avro import schema as s
 
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
@@ -16,13 +16,13 @@ _LARGEST_SIZE = 1 << 40  # beyond every message, within the range of a cursor
 
 
 class BrokenBodyError(Exception):
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: RejectionCause) -> None:
         super().__init__(problem.detail)
         self.problem = problem
 
 
 def _broken(what: str, reason: Reason = Reason.MALFORMED) -> BrokenBodyError:
-    return BrokenBodyError(Problem(reason=reason, detail=what))
+    return BrokenBodyError(RejectionCause(reason=reason, detail=what))
 
 
 def constant_size(node: s.Node) -> int | None:
@@ -49,7 +49,7 @@ def _record_size(record: s.Record) -> int | None:
     return measured
 
 
-class Walk:
+class BodyWalker:
     def __init__(self, data: bytes, *, max_depth: int) -> None:
         self._data = data
         self._max_depth = max_depth
@@ -118,10 +118,10 @@ class Walk:
         while True:
             if at >= len(data):
                 raise _broken("the message ends too early")
-            letter = data[at]
+            octet = data[at]
             at += 1
-            word |= (letter & 0x7F) << shift
-            if letter < 0x80:
+            word |= (octet & 0x7F) << shift
+            if octet < 0x80:
                 break
             shift += 7
             if shift > 63:

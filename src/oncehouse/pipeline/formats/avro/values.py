@@ -12,7 +12,7 @@ import pyarrow as pa
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.decimals import decimals_from_bytes
 from oncehouse.pipeline.convert.masks import cast_where_possible
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Cursor
 from oncehouse.pipeline.formats.avro.lists import read_choices
@@ -47,14 +47,16 @@ def read_leaf(  # noqa: PLR0911 - one case a kind
 
 
 def _read_booleans(cursor: Cursor, path: str) -> pa.Array:
-    letters = cursor.read_words(1, path).reshape(-1)
-    cursor.reject_malformed(letters > 1, path, "a boolean that is neither 0 nor 1")
-    return pa.array(letters == 1)
+    octets = cursor.read_words(1, path).reshape(-1)
+    cursor.reject_malformed(octets > 1, path, "a boolean that is neither 0 nor 1")
+    return pa.array(octets == 1)
 
 
 def _read_texts(cursor: Cursor, path: str) -> pa.Array:
     texts, bad = cast_where_possible(cursor.read_bytes(path), pa.string())
-    cursor.reject(bad, lambda _: Problem(reason=Reason.BAD_UTF8, detail=f"{path}: the text is not UTF-8"))
+    cursor.reject(
+        bad, lambda _: RejectionCause(reason=Reason.BAD_UTF8, detail=f"{path}: the text is not UTF-8")
+    )
     return texts
 
 
@@ -68,7 +70,9 @@ def _read_numbers(cursor: Cursor, node: s.Primitive, type_: c.ColumnType, path: 
         wrong = days != numbers
         cursor.reject(
             wrong,
-            lambda _: Problem(reason=Reason.OUT_OF_RANGE, detail=f"{path}: a date of more than 32 bits"),
+            lambda _: RejectionCause(
+                reason=Reason.OUT_OF_RANGE, detail=f"{path}: a date of more than 32 bits"
+            ),
         )
         return pa.array(days).view(pa.date32())
     zone = None if logical.startswith("local-") else "UTC"
@@ -93,6 +97,9 @@ def read_duration(cursor: Cursor, path: str) -> pa.Array:
 def _decimals(cursor: Cursor, values: pa.Array, scale: int, path: str) -> pa.Array:
     wide, bad = decimals_from_bytes(values)
     cursor.reject(
-        bad, lambda _: Problem(reason=Reason.OUT_OF_RANGE, detail=f"{path}: a decimal of more than 76 digits")
+        bad,
+        lambda _: RejectionCause(
+            reason=Reason.OUT_OF_RANGE, detail=f"{path}: a decimal of more than 76 digits"
+        ),
     )
     return wide.view(pa.decimal256(76, scale))

@@ -15,18 +15,26 @@ from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.convert.masks import cast_where_possible
-from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, OfValues, Places, SingleRows, spread
-from oncehouse.pipeline.formats.csv.splitter import Marks, split_columns, split_lines
-from oncehouse.pipeline.formats.result_builder import Gathering
-from oncehouse.pipeline.formats.text_columns import TextColumn, fit_texts
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
+from oncehouse.pipeline.formats.base import (
+    Decoded,
+    DecodeLimits,
+    Decoder,
+    Places,
+    SingleRows,
+    ValueDecoder,
+    explode_rows,
+)
+from oncehouse.pipeline.formats.csv.splitter import Dialect, split_columns, split_lines
+from oncehouse.pipeline.formats.result_builder import ResultBuilder
+from oncehouse.pipeline.formats.text_columns import TextColumn, convert_texts
 
 if TYPE_CHECKING:
     from oncehouse.config.formats import Csv
 
-_BAD_UTF8 = Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8")
-_EMPTY = Problem(reason=Reason.EMPTY, detail="an empty line")
-_MISQUOTED = Problem(
+_BAD_UTF8 = RejectionCause(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8")
+_EMPTY = RejectionCause(reason=Reason.EMPTY, detail="an empty line")
+_MISQUOTED = RejectionCause(
     reason=Reason.MALFORMED, detail="a quote inside a value that is not doubled, or never closed"
 )
 
@@ -54,18 +62,20 @@ class CsvFormat(SingleRows):
         return True
 
     @property
-    def _marks(self) -> Marks:
-        return Marks(delimiter=ord(self.delimiter), quote=None if self.quote is None else ord(self.quote))
+    def _dialect(self) -> Dialect:
+        return Dialect(delimiter=ord(self.delimiter), quote=None if self.quote is None else ord(self.quote))
 
     def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return spread(block, split_lines(block.column("value"), self._marks, skip_first=self.header))
+        return explode_rows(block, split_lines(block.column("value"), self._dialect, skip_first=self.header))
 
     def make_decoder(
-        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder:
         del schemas
-        return OfValues(
-            CsvDecoder(fields=fields, columns=self.columns, marks=self._marks, null=self.null, limits=limits)
+        return ValueDecoder(
+            CsvDecoder(
+                fields=fields, columns=self.columns, dialect=self._dialect, null=self.null, limits=limits
+            )
         )
 
 
@@ -77,47 +87,47 @@ class CsvDecoder:
         *,
         fields: Mapping[str, c.ColumnType],
         columns: tuple[str, ...],
-        marks: Marks,
+        dialect: Dialect,
         null: str,
-        limits: Limits,
+        limits: DecodeLimits,
     ) -> None:
         self._fields = dict(fields)
         self._columns = columns
         self._wanted = [columns.index(name) for name in fields]
-        self._marks = marks
+        self._dialect = dialect
         self._null = null
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
 
     def decode(self, values: pa.Array) -> Decoded:
-        gathering = Gathering(self._schema)
-        places, skipped = gathering.screen(values, self._limits.max_message_bytes)
+        builder = ResultBuilder(self._schema)
+        places, skipped = builder.screen(values, self._limits.max_message_bytes)
         lines = values if len(places) == len(values) else values.take(pa.array(places))
-        places, lines = self._screen(gathering, places, lines)
+        places, lines = self._screen(builder, places, lines)
         if len(places):
-            self._decode_lines(gathering, places, lines)
-        return gathering.finish(skipped)
+            self._decode_lines(builder, places, lines)
+        return builder.finish(skipped)
 
-    def _screen(self, gathering: Gathering, places: Places, lines: pa.Array) -> tuple[Places, pa.Array]:
+    def _screen(self, builder: ResultBuilder, places: Places, lines: pa.Array) -> tuple[Places, pa.Array]:
         _, bad = cast_where_possible(lines, pa.string())
-        gathering.reject(places[bad], lambda _: _BAD_UTF8)
+        builder.reject(places[bad], lambda _: _BAD_UTF8)
         empty = (np.diff(text_buffers(lines)[0]) == 0) & ~bad
-        gathering.reject(places[empty], lambda _: _EMPTY)
+        builder.reject(places[empty], lambda _: _EMPTY)
         good = ~bad & ~empty
         return places[good], lines if good.all() else lines.filter(pa.array(good))
 
-    def _decode_lines(self, gathering: Gathering, places: Places, lines: pa.Array) -> None:
-        split = split_columns(lines, self._marks, columns=len(self._columns), wanted=self._wanted)
-        gathering.reject(places[split.misquoted], lambda _: _MISQUOTED)
+    def _decode_lines(self, builder: ResultBuilder, places: Places, lines: pa.Array) -> None:
+        split = split_columns(lines, self._dialect, columns=len(self._columns), wanted=self._wanted)
+        builder.reject(places[split.misquoted], lambda _: _MISQUOTED)
         odd = np.flatnonzero((split.counts != len(self._columns)) & ~split.misquoted)
-        gathering.reject(places[odd], lambda number: self._explain_count(int(split.counts[odd[number]])))
+        builder.reject(places[odd], lambda number: self._explain_count(int(split.counts[odd[number]])))
         good = (split.counts == len(self._columns)) & ~split.misquoted
         kept = pa.array(good)
         columns = [
             TextColumn(text=text.filter(kept).cast(pa.string()), literal=quoted[good])
             for text, quoted in zip(split.texts, split.quoted, strict=True)
         ]
-        fit_texts(gathering, places[good], columns, self._fields, null=self._null)
+        convert_texts(builder, places[good], columns, self._fields, null=self._null)
 
-    def _explain_count(self, count: int) -> Problem:
-        return Problem(reason=Reason.MALFORMED, detail=f"{count} columns, not {len(self._columns)}")
+    def _explain_count(self, count: int) -> RejectionCause:
+        return RejectionCause(reason=Reason.MALFORMED, detail=f"{count} columns, not {len(self._columns)}")

@@ -1,7 +1,7 @@
 """Lines and columns of delimited text, for many messages at once, by where quotes, delimiters and line ends stand.
 
 A quote opens a value only at its begin and closes it only at its end, doubled it stands for itself; so whether
-a delimiter counts is told by the number of quotes before it in its own message. What breaks this rule is found
+a delimiter counts is decided by the number of quotes before it in its own message. What breaks this rule is found
 in the same pass, and no message can reach into the next.
 """
 
@@ -21,7 +21,7 @@ _NEWLINE, _RETURN = 10, 13
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marks:
+class Dialect:
     delimiter: int
     quote: int | None
 
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     quoted: list[Mask]
 
 
-def split_lines(values: pa.Array, marks: Marks, *, skip_first: bool) -> pa.ListArray:
+def split_lines(values: pa.Array, dialect: Dialect, *, skip_first: bool) -> pa.ListArray:
     """The lines of each message without blank ones; at least one each, so that no message vanishes.
 
     `skip_first` leaves out the first line of each message, unless it is the only one.
@@ -43,8 +43,8 @@ def split_lines(values: pa.Array, marks: Marks, *, skip_first: bool) -> pa.ListA
     offsets, data = text_buffers(values)
     inside, bounds = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     ends = np.flatnonzero(inside == _NEWLINE)
-    if marks.quote is not None and len(ends):
-        ends = ends[~_within_quotes(inside, bounds, ends, marks.quote)]
+    if dialect.quote is not None and len(ends):
+        ends = ends[~_within_quotes(inside, bounds, ends, dialect.quote)]
     starts, stops, message = _cut_lines(inside, bounds, ends)
     kept = stops > starts
     if skip_first:
@@ -91,17 +91,17 @@ def _within_quotes(data: Bytes, bounds: Offsets, places: Offsets, quote: int) ->
     return within
 
 
-def split_columns(lines: pa.Array, marks: Marks, *, columns: int, wanted: list[int]) -> Columns:
+def split_columns(lines: pa.Array, dialect: Dialect, *, columns: int, wanted: list[int]) -> Columns:
     """The columns of lines, of which each should have so many."""
     offsets, data = text_buffers(lines)
     inside = np.ascontiguousarray(data[offsets[0] : offsets[-1]])
     bounds = offsets - offsets[0]
-    commas = np.flatnonzero(inside == marks.delimiter)
+    commas = np.flatnonzero(inside == dialect.delimiter)
     misquoted = np.zeros(len(lines), dtype=np.bool_)
-    if marks.quote is not None:
-        misquoted = _find_misquoted(inside, bounds, marks)
+    if dialect.quote is not None:
+        misquoted = _find_misquoted(inside, bounds, dialect)
         if len(commas):
-            commas = commas[~_within_quotes(inside, bounds, commas, marks.quote)]
+            commas = commas[~_within_quotes(inside, bounds, commas, dialect.quote)]
     firsts = np.searchsorted(commas, bounds[:-1])
     counts = np.searchsorted(commas, bounds[1:]) - firsts + 1
     good = (counts == columns) & ~misquoted
@@ -112,41 +112,41 @@ def split_columns(lines: pa.Array, marks: Marks, *, columns: int, wanted: list[i
         starts = bounds[:-1] if column == 0 else padded[np.minimum(firsts + column - 1, len(commas))] + 1
         stops = bounds[1:] if column == columns - 1 else padded[np.minimum(firsts + column, len(commas))]
         text, marked = _unquote(
-            inside, np.where(good, starts, bounds[:-1]), np.where(good, stops, bounds[:-1]), marks
+            inside, np.where(good, starts, bounds[:-1]), np.where(good, stops, bounds[:-1]), dialect
         )
         texts.append(text)
         quoted.append(marked)
     return Columns(counts, misquoted, texts, quoted)
 
 
-def _find_misquoted(data: Bytes, bounds: Offsets, marks: Marks) -> Mask:
+def _find_misquoted(data: Bytes, bounds: Offsets, dialect: Dialect) -> Mask:
     """Lines with a quote that neither begins a value, nor ends one, nor is doubled."""
-    quotes = np.flatnonzero(data == marks.quote)
+    quotes = np.flatnonzero(data == dialect.quote)
     bad = np.zeros(len(bounds) - 1, dtype=np.bool_)
     if len(quotes) == 0:
         return bad
     line = np.searchsorted(bounds, quotes, side="right") - 1
     number = np.arange(len(quotes)) - np.searchsorted(quotes, bounds)[line]
     opens = number % 2 == 0
-    before = np.where(quotes == bounds[line], marks.delimiter, data[quotes - 1])
+    before = np.where(quotes == bounds[line], dialect.delimiter, data[quotes - 1])
     after = np.where(
-        quotes + 1 == bounds[line + 1], marks.delimiter, data[np.minimum(quotes + 1, len(data) - 1)]
+        quotes + 1 == bounds[line + 1], dialect.delimiter, data[np.minimum(quotes + 1, len(data) - 1)]
     )
     # Inside a value a doubled quote closes and opens again, so that its halves touch.
-    wrong = np.where(opens, (before != marks.delimiter) & (before != marks.quote), False)
-    wrong |= np.where(~opens, (after != marks.delimiter) & (after != marks.quote), False)
+    wrong = np.where(opens, (before != dialect.delimiter) & (before != dialect.quote), False)
+    wrong |= np.where(~opens, (after != dialect.delimiter) & (after != dialect.quote), False)
     bad[line[wrong]] = True
     bad |= np.bincount(line, minlength=len(bounds) - 1) % 2 == 1
     return bad
 
 
-def _unquote(data: Bytes, starts: Offsets, stops: Offsets, marks: Marks) -> tuple[pa.Array, Mask]:
+def _unquote(data: Bytes, starts: Offsets, stops: Offsets, dialect: Dialect) -> tuple[pa.Array, Mask]:
     buffer = pa.py_buffer(data)
-    if marks.quote is None or len(data) == 0:
+    if dialect.quote is None or len(data) == 0:
         return cut(buffer, starts, stops - starts), np.zeros(len(starts), dtype=np.bool_)
-    quoted: Mask = (stops > starts) & (data[np.minimum(starts, len(data) - 1)] == marks.quote)
+    quoted: Mask = (stops > starts) & (data[np.minimum(starts, len(data) - 1)] == dialect.quote)
     texts = cut(buffer, starts + quoted, stops - starts - 2 * quoted)
     if quoted.any():
-        mark = bytes([marks.quote])
+        mark = bytes([dialect.quote])
         texts = pc.if_else(pa.array(quoted), pc.replace_substring(texts, mark * 2, mark), texts)
     return texts, quoted

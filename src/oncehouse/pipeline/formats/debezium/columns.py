@@ -148,7 +148,7 @@ def _read_struct(array: pa.Array, wire: Wire, type_: c.ColumnType) -> Meant:
 #
 # A large value is stored beside its row (TOAST), and without REPLICA IDENTITY FULL an update that leaves it alone does
 # not write it again. In its place stands a mark whose form depends on the column's type. Arrays of other types than
-# texts, whole numbers, dates and uuids, and numbers of thousands of digits, are null instead: nothing tells them apart.
+# texts, whole numbers, dates and uuids, and numbers of thousands of digits, are null instead.
 
 _MARK = b"__debezium_unavailable_value"
 # In bytea columns in base64, in arrays of uuids as the uuid that Java makes of these bytes.

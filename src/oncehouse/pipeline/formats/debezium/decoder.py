@@ -21,14 +21,14 @@ from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.convert import convert
 from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask, null_mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
 from oncehouse.pipeline.formats.debezium.columns import fill_defaults, find_unavailable, read_meaning
 from oncehouse.pipeline.formats.debezium.envelope import Envelopes, describe_row, open_envelopes
 from oncehouse.pipeline.formats.debezium.log_position import SOURCE, name_positions, name_tables
 from oncehouse.pipeline.formats.debezium.wire_types import Wire, wire_of_declared, wire_of_schema
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
-from oncehouse.pipeline.formats.result_builder import Gathering
+from oncehouse.pipeline.formats.result_builder import ResultBuilder
 
 VERSION, DELETED, OPERATION = "_version", "_deleted", "_op"
 TABLE, KEY, POSITION = "_table", "_key", "_position"
@@ -37,14 +37,16 @@ OWN_FIELDS = (VERSION, DELETED, OPERATION, TABLE, KEY, POSITION)
 _TEXT = c.Nullable(inner=c.String())
 _MOST_READERS = 256
 _CHANGES = pa.array(["c", "u", "d", "r"])
-_NO_CHANGE = Problem(reason=Reason.MALFORMED, detail="op: no operation of Debezium; this is no change event")
-_TRUNCATED = Problem(
+_NO_CHANGE = RejectionCause(
+    reason=Reason.MALFORMED, detail="op: no operation of Debezium; this is no change event"
+)
+_TRUNCATED = RejectionCause(
     reason=Reason.UNSUPPORTED,
     detail="op: the table was truncated, which no row can say; truncate it here too",
 )
-_NO_POSITION = Problem(reason=Reason.MALFORMED, detail="source: names no place in the database's log")
+_NO_POSITION = RejectionCause(reason=Reason.MALFORMED, detail="source: names no place in the database's log")
 _NOT_IN_LOG = "not changed, and therefore not in the log; set REPLICA IDENTITY FULL of the table"
-_NO_ROW = Problem(
+_NO_ROW = RejectionCause(
     reason=Reason.MISSING_FIELD,
     detail="the row is missing: after is null, or before of a deletion; see REPLICA IDENTITY of the table",
 )
@@ -55,13 +57,13 @@ class DebeziumFormat(SingleRows):
     precise_decimals: bool
 
     def make_decoder(
-        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder:
         del schemas  # what an envelope needs, it brings along
         return DebeziumDecoder(fields=fields, precise_decimals=self.precise_decimals, limits=limits)
 
 
-class _Reader(NamedTuple):
+class _EnvelopeReader(NamedTuple):
     """How envelopes of one schema are read."""
 
     json: JsonDecoder
@@ -93,28 +95,30 @@ class _Changes(NamedTuple):
 class DebeziumDecoder:
     """Made once a task."""
 
-    def __init__(self, *, fields: Mapping[str, c.ColumnType], precise_decimals: bool, limits: Limits) -> None:
+    def __init__(
+        self, *, fields: Mapping[str, c.ColumnType], precise_decimals: bool, limits: DecodeLimits
+    ) -> None:
         self._fields = dict(fields)
         self._columns = {name: type_ for name, type_ in fields.items() if name not in OWN_FIELDS}
         self._precise_decimals = precise_decimals
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
-        self._readers: dict[str | None, _Reader] = {}
+        self._readers: dict[str | None, _EnvelopeReader] = {}
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
-        gathering = Gathering(self._schema)
-        places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
-        told: list[Places] = [skipped]
+        builder = ResultBuilder(self._schema)
+        places, skipped = builder.screen(block.column("value"), self._limits.max_message_bytes)
+        skipped_parts: list[Places] = [skipped]
         indices = pa.array(places)
         keys = _payloads_of_keys(block.column("key").take(indices))
         offsets = block.column("offset")
         for envelopes in open_envelopes(block.column("value").take(indices)):
-            self._decode_envelopes(gathering, places, keys, offsets, envelopes, told)
-        return gathering.finish(np.sort(np.concatenate(told)))
+            self._decode_envelopes(builder, places, keys, offsets, envelopes, skipped_parts)
+        return builder.finish(np.sort(np.concatenate(skipped_parts)))
 
     def _decode_envelopes(
         self,
-        gathering: Gathering,
+        builder: ResultBuilder,
         places: Places,
         keys: pa.Array,
         offsets: pa.Array,
@@ -125,9 +129,9 @@ class DebeziumDecoder:
         decoded = reader.json.decode(envelopes.payloads)
         mine = places[envelopes.places]
         wrong = np.array([rejection.index for rejection in decoded.rejected], dtype=np.int64)
-        gathering.reject(
+        builder.reject(
             mine[wrong],
-            lambda number: Problem(
+            lambda number: RejectionCause(
                 reason=decoded.rejected[number].reason, detail=decoded.rejected[number].detail
             ),
         )
@@ -139,16 +143,16 @@ class DebeziumDecoder:
             keys.take(pa.array(envelopes.places)).take(taken),
             offsets.take(pa.array(mine[decoded.taken])),
         )
-        self._keep(gathering, _sort_operations(gathering, changes, skipped), reader.wires)
+        self._keep(builder, _sort_operations(builder, changes, skipped), reader.wires)
 
-    def _reader(self, schema: str | None) -> _Reader:
+    def _reader(self, schema: str | None) -> _EnvelopeReader:
         if schema not in self._readers:
             if len(self._readers) >= _MOST_READERS:
                 self._readers.clear()
             self._readers[schema] = self._make_reader(schema)
         return self._readers[schema]
 
-    def _make_reader(self, schema: str | None) -> _Reader:
+    def _make_reader(self, schema: str | None) -> _EnvelopeReader:
         described = None if schema is None else describe_row(schema)
         wires: dict[str, Wire] = {}
         for name, type_ in self._columns.items():
@@ -160,7 +164,7 @@ class DebeziumDecoder:
         image = c.Nullable(inner=c.Tuple(fields=members))
         fields = {"op": _TEXT, "before": image, "after": image, "source": SOURCE}
         limits = self._limits
-        return _Reader(
+        return _EnvelopeReader(
             JsonDecoder(
                 fields=fields, max_message_bytes=limits.max_message_bytes, max_depth=limits.max_depth
             ),
@@ -169,13 +173,13 @@ class DebeziumDecoder:
 
     # -- from changes to rows -----------------------------------------------------------------------------
 
-    def _keep(self, gathering: Gathering, changes: _Changes, wires: Mapping[str, Wire]) -> None:
+    def _keep(self, builder: ResultBuilder, changes: _Changes, wires: Mapping[str, Wire]) -> None:
         deleted = _is(changes.rows.column("op"), "d")
         before, after = changes.rows.column("before"), changes.rows.column("after")
         absent = np.where(deleted, null_mask(before), null_mask(after))
-        gathering.reject(changes.places[absent], lambda _: _NO_ROW)
+        builder.reject(changes.places[absent], lambda _: _NO_ROW)
         changes, deleted = changes.filter(~absent), deleted[~absent]
-        problems: dict[int, Problem] = {}
+        problems: dict[int, RejectionCause] = {}
         own = _own_fields(changes, deleted, problems)
         arrays = []
         for name, type_ in self._fields.items():
@@ -184,29 +188,29 @@ class DebeziumDecoder:
                 if name in own
                 else _read_column(changes, deleted, name, type_, wires, problems)
             )
-            arrays.append(_fit_column(meant, bad, type_, f"field {name}", deleted, problems))
+            arrays.append(_convert_column(meant, bad, type_, f"field {name}", deleted, problems))
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         good = np.ones(len(changes.places), dtype=np.bool_)
         if problems:
             wrong = np.array(sorted(problems), dtype=np.int64)
-            gathering.reject(changes.places[wrong], lambda number: problems[int(wrong[number])])
+            builder.reject(changes.places[wrong], lambda number: problems[int(wrong[number])])
             good[wrong] = False
-        gathering.keep(changes.places[good], rows if good.all() else rows.filter(pa.array(good)))
+        builder.keep(changes.places[good], rows if good.all() else rows.filter(pa.array(good)))
 
 
-def _is(operations: pa.Array, letter: str) -> Mask:
-    found: Mask = pc.fill_null(pc.equal(operations, letter), False).to_numpy(zero_copy_only=False)
+def _is(operations: pa.Array, operation: str) -> Mask:
+    found: Mask = pc.fill_null(pc.equal(operations, operation), False).to_numpy(zero_copy_only=False)
     return found
 
 
-def _sort_operations(gathering: Gathering, changes: _Changes, skipped: list[Places]) -> _Changes:
+def _sort_operations(builder: ResultBuilder, changes: _Changes, skipped: list[Places]) -> _Changes:
     """Changes of rows go on; messages of the log are skipped, and what is no change is refused."""
     operations = changes.rows.column("op")
     known = pc.is_in(operations, value_set=_CHANGES).to_numpy(zero_copy_only=False)
     messages, truncated = _is(operations, "m"), _is(operations, "t")
     skipped.append(changes.places[messages])
-    gathering.reject(changes.places[truncated], lambda _: _TRUNCATED)
-    gathering.reject(changes.places[~known & ~messages & ~truncated], lambda _: _NO_CHANGE)
+    builder.reject(changes.places[truncated], lambda _: _TRUNCATED)
+    builder.reject(changes.places[~known & ~messages & ~truncated], lambda _: _NO_CHANGE)
     return changes.filter(known)
 
 
@@ -225,14 +229,14 @@ def _payloads_of_keys(keys: pa.Array) -> pa.Array:
     return pc.if_else(pa.array(~nulls), joined, pa.scalar(None, pa.binary())) if nulls.any() else joined
 
 
-def _own_fields(changes: _Changes, deleted: Mask, problems: dict[int, Problem]) -> dict[str, pa.Array]:
+def _own_fields(changes: _Changes, deleted: Mask, problems: dict[int, RejectionCause]) -> dict[str, pa.Array]:
     """What oncehouse adds to a row."""
     source = changes.rows.column("source")
     snapshot = _is(changes.rows.column("op"), "r")
     positions, nowhere = name_positions(source, snapshot)
     for row in np.flatnonzero(nowhere | null_mask(source)).tolist():
         problems[row] = _NO_POSITION
-    # A table without a primary key has no keys; then the row itself tells changes at one place apart.
+    # A table without a primary key has no keys; then the row itself distinguishes changes at one place.
     images = pc.replace_substring_regex(changes.payloads, rb'(?s),"source":\{.*$', b"")
     keys = pc.coalesce(changes.keys, images)
     return {
@@ -251,7 +255,7 @@ def _read_column(
     name: str,
     type_: c.ColumnType,
     wires: Mapping[str, Wire],
-    problems: dict[int, Problem],
+    problems: dict[int, RejectionCause],
 ) -> tuple[pa.Array, Mask | None]:
     if name not in wires:
         return pa.nulls(len(changes.places)), None
@@ -264,17 +268,17 @@ def _read_column(
         picked = np.where(deleted, np.arange(rows), np.arange(rows) + rows)
         chosen = pa.concat_arrays([before, after]).take(pa.array(picked))
     for row in np.flatnonzero(find_unavailable(chosen) & ~deleted).tolist():
-        problems[row] = Problem(reason=Reason.MISSING_FIELD, detail=f"field {name}: {_NOT_IN_LOG}")
+        problems[row] = RejectionCause(reason=Reason.MISSING_FIELD, detail=f"field {name}: {_NOT_IN_LOG}")
     return read_meaning(chosen, wires[name], type_)
 
 
-def _fit_column(
+def _convert_column(
     meant: pa.Array,
     bad: Mask | None,
     type_: c.ColumnType,
     where: str,
     deleted: Mask,
-    problems: dict[int, Problem],
+    problems: dict[int, RejectionCause],
 ) -> pa.Array:
     converted = convert(meant, type_)
     nulls = null_mask(meant)
@@ -284,7 +288,7 @@ def _fit_column(
     )
     for row in [] if bad is None else np.flatnonzero(bad).tolist():
         problems.setdefault(
-            row, Problem(reason=Reason.WRONG_TYPE, detail=f"{where}: not base64, or too long")
+            row, RejectionCause(reason=Reason.WRONG_TYPE, detail=f"{where}: not base64, or too long")
         )
     for row in np.flatnonzero(wrong).tolist():
         problems.setdefault(row, find_problem(meant, row, type_, where))

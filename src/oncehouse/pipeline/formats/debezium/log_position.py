@@ -3,7 +3,7 @@
 PostgreSQL writes each change of a row at an own place in its log (lsn), MySQL and MariaDB in a file, at a
 position, as a row of it. Two changes of one key never share a place. They may stand in another order than they took
 effect, though: a row can be written before, and committed after, the deletion of the one whose key it takes. So
-places tell changes apart and say nothing about which is newer; connectors write changes to Kafka in their order.
+places distinguish changes and say nothing about which is newer; connectors write changes to Kafka in their order.
 """
 
 from __future__ import annotations

@@ -44,13 +44,13 @@ def count_opening(data: Bytes, offsets: Offsets, *, enough: int) -> Offsets:
     return np.diff(np.searchsorted(places, offsets))
 
 
-def is_opening(letters: Bytes) -> Mask:
-    opening: Mask = (letters & _BRACKET_BITS) == _OPENING
+def is_opening(characters: Bytes) -> Mask:
+    opening: Mask = (characters & _BRACKET_BITS) == _OPENING
     return opening
 
 
-def is_closing(letters: Bytes) -> Mask:
-    closing: Mask = (letters & _BRACKET_BITS) == _CLOSING
+def is_closing(characters: Bytes) -> Mask:
+    closing: Mask = (characters & _BRACKET_BITS) == _CLOSING
     return closing
 
 
@@ -70,14 +70,14 @@ def find_tokens(data: Bytes, offsets: Offsets, *, separators: bytes) -> Tokens:
     base = int(offsets[0])
     inside = data[base : offsets[-1]]
     marks, counts = _find_marks(inside, offsets - base, separators)
-    letters = inside[marks]
-    is_quote = letters == ord('"')
+    characters = inside[marks]
+    is_quote = characters == ord('"')
     outside = ~is_quote
     is_quote[is_quote] = ~_escaped(inside, marks[is_quote])
     outside &= (_count_within(is_quote, counts) & 1) == 0
     counts = _sum_within(outside, counts)
-    letters = letters[outside]
-    steps = is_opening(letters).view(np.int8) - is_closing(letters).view(np.int8)
+    characters = characters[outside]
+    steps = is_opening(characters).view(np.int8) - is_closing(characters).view(np.int8)
     return Tokens(
         places=marks[outside] + base,
         message=np.repeat(np.arange(len(counts)), counts),
@@ -96,7 +96,7 @@ def _find_marks(data: Bytes, bounds: Offsets, separators: bytes) -> tuple[Offset
 
 
 def _count_within(steps: np.ndarray[Any, Any], counts: Offsets) -> Offsets:
-    """Running sums of the steps, begun anew at each message."""
+    """Running sums of the steps, restarted at each message."""
     running = np.concatenate([[0], np.cumsum(steps, dtype=np.int64)])
     before = running[np.cumsum(counts) - counts]
     within: Offsets = running[1:] - np.repeat(before, counts) if before.any() else running[1:]

@@ -2,7 +2,7 @@
 
 `reader_type` says how the reader is to take a field; `convert_column` makes the declared type of it and marks the
 rows that cannot be it. Some types may come in two ways (a 64-bit integer as number or text): the paths that
-come the second way are a `Shape`, and a message has exactly one. Why a row is bad is
+come the second way are a `ReadVariant`, and a message has exactly one. Why a row is bad is
 `explain.py`.
 """
 
@@ -18,7 +18,7 @@ from oncehouse.pipeline.convert.convert import Converted, convert, rows_of
 from oncehouse.pipeline.convert.masks import Mask, either
 
 Path = tuple[str, ...]
-Shape = frozenset[Path]
+ReadVariant = frozenset[Path]
 ITEM = "[]"
 KEY = "key"
 VALUE = "value"
@@ -26,18 +26,18 @@ VALUE = "value"
 _WIDE_DECIMAL = pa.decimal256(76, 0)
 
 
-def reader_type(type_: c.ColumnType, path: Path, shape: Shape) -> pa.DataType:
+def reader_type(type_: c.ColumnType, path: Path, variant: ReadVariant) -> pa.DataType:
     match c.bare(type_):
         case c.Array(item=item):
-            return pa.list_(reader_type(item, (*path, ITEM), shape))
+            return pa.list_(reader_type(item, (*path, ITEM), variant))
         case c.Map(value=value):
-            inner = reader_type(value, (*path, ITEM, VALUE), shape)
+            inner = reader_type(value, (*path, ITEM, VALUE), variant)
             return pa.list_(pa.struct([(KEY, pa.string()), (VALUE, inner)]))
         case c.Tuple(fields=fields):
-            return pa.struct([(name, reader_type(inner, (*path, name), shape)) for name, inner in fields])
+            return pa.struct([(name, reader_type(inner, (*path, name), variant)) for name, inner in fields])
         case leaf:
             first, second = leaf_types(leaf)
-            return second if second is not None and path in shape else first
+            return second if second is not None and path in variant else first
 
 
 def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  # noqa: PLR0911 - one case a type

@@ -1,7 +1,7 @@
 """Decimals that Arrow's JSON reader cannot be trusted with, found before and behind it.
 
-Which decimal a number may be is decided in `convert/decimals.py`; why one is refused is told by `explain.py`. Arrow 26
-has two faults of its own. It divides by a power of ten that it looks up without a look at how far its table goes:
+Which decimal a number may be is decided in `convert/decimals.py`; `explain.py` says why one is refused. Arrow 26 has
+two faults of its own. It divides by a power of ten that it looks up without a look at how far its table goes:
 an exponent below -38 ends the process, so such messages never reach it. And it shifts digits in 128 or 256 bits without
 a look at overflow: numbers with so many digits are looked at again, digit by digit.
 """

@@ -1,7 +1,7 @@
 """JSON messages into typed columns, block by block, in Arrow.
 
 Good messages are joined and read by one call of Arrow's JSON reader; a row's values never depend on its
-neighbours, and a bad message costs nobody else. Which JSON stands for which type is written down in
+neighbours, and a bad message costs no other. Which JSON stands for which type is written down in
 docs/decisions/0004-json-decoding.md. Nothing here raises for any bytes.
 """
 
@@ -21,24 +21,24 @@ from oncehouse.common.backoff import Turns
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers, text_type
 from oncehouse.pipeline.convert.masks import null_mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.base import Decoded
 from oncehouse.pipeline.formats.json.columns import (
-    Shape,
+    ReadVariant,
     convert_column,
     reader_type,
 )
 from oncehouse.pipeline.formats.json.decimals import find_small_exponents, holds_decimal, huge_number_pattern
 from oncehouse.pipeline.formats.json.explain import explain, find_far_exponent
-from oncehouse.pipeline.formats.json.fast_path import Layout, find_followers, find_layout, read_uniform
+from oncehouse.pipeline.formats.json.fast_path import MessageLayout, find_followers, find_layout, read_uniform
 from oncehouse.pipeline.formats.json.maps import holds_map, rewrite_maps
 from oncehouse.pipeline.formats.json.new_fields import (
-    MOST_NOTICED,
+    MOST_NEW_FIELDS,
     NewFields,
     cut_by_keys,
+    find_new_fields,
     merge_fields,
-    notice,
-    notice_in_sample,
+    sample_new_fields,
 )
 from oncehouse.pipeline.formats.json.prefilter import (
     Block,
@@ -55,19 +55,21 @@ if TYPE_CHECKING:
 _RUN_BYTES = 32 << 20
 _RUN_OBJECTS = 400_000
 _PIECES = 8
-LEAST_ALIKE = 500
+LEAST_UNIFORM = 500
 """Fewer messages are parsed at once, whatever they look like."""
-_MOST_PASSED = 31  # blocks that are parsed before messages that differed are looked at again
-_SMALL = 1024
-_MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
+_MOST_UNTRIED_BLOCKS = 31  # blocks that are parsed before messages that differed are looked at again
+_SMALL_BLOCK = 1024
+_MOST_SINGLE_FAILURES = 64  # above this share of odd messages it is cheaper to look at each of a small block
 _ROW = re.compile(r" in row ([0-9]+)$")
-_UNREADABLE = Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
+_UNREADABLE = RejectionCause(
+    reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take"
+)
 _MOST_COLUMNS = 200  # with so many keys, known and new, a whole run is read at once
 _GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
 
 
 @dataclass(frozen=True)
-class _Read:
+class _ReadMessages:
     """Messages that the reader took, and what it made of them."""
 
     index: Offsets
@@ -76,7 +78,7 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _FailedRead:
     row: int | None
     """The row that the reader stumbled over, when it says so: a hint where to look, never a verdict."""
 
@@ -92,7 +94,7 @@ class JsonDecoder:
         max_depth: int,
         watch: bool = False,
     ) -> None:
-        """`watch`: tell of keys that are not declared."""
+        """`watch`: report keys that are not declared."""
         if not fields:
             raise ConfigurationError("source.fields is empty; declare at least one field")
         if not 1 <= max_depth <= _GREATEST_DEPTH:
@@ -103,11 +105,11 @@ class JsonDecoder:
         self._max_message_bytes = max_message_bytes
         self._max_depth = max_depth
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
-        self._options: dict[Shape, pa_json.ParseOptions] = {}
-        self._usual_shape = Shape()
-        self._layout: Layout | None = None
+        self._options: dict[ReadVariant, pa_json.ParseOptions] = {}
+        self._usual_variant = ReadVariant()
+        self._layout: MessageLayout | None = None
         self._sorts_out = False
-        self._blocks = Turns(_MOST_PASSED)
+        self._blocks = Turns(_MOST_UNTRIED_BLOCKS)
         self._huge_number = huge_number_pattern(fields.values())
         self._holds_decimals = any(holds_decimal(type_) for type_ in fields.values())
         self._holds_maps = any(holds_map(type_) for type_ in fields.values())
@@ -124,7 +126,7 @@ class JsonDecoder:
         block = screen_bytes(values, max_message_bytes=self._max_message_bytes)
         rejected: list[Rejection] = []
         batches = []
-        if (alike := self._read_alike(block)) is not None:
+        if (alike := self._read_uniform_block(block)) is not None:
             batches.append(self._convert(alike, rejected))
         batches += self._parse_block(block, rejected)
         rejected += block.rejected
@@ -140,13 +142,13 @@ class JsonDecoder:
 
     # -- reading: without a parser where messages are alike ------------------------------------------------
 
-    def _read_alike(self, block: Block) -> _Read | None:
+    def _read_uniform_block(self, block: Block) -> _ReadMessages | None:
         """Messages of one layout, taken out of the block; None where too many differ.
 
         That is then not tried again for some blocks.
         """
         texts = block.texts
-        if self._holds_maps or len(texts) < LEAST_ALIKE or self._blocks.passes():
+        if self._holds_maps or len(texts) < LEAST_UNIFORM or self._blocks.passes():
             return None
         found = self._follow_layouts(texts)
         if found is None:
@@ -154,7 +156,9 @@ class JsonDecoder:
             return None
         self._blocks.succeed()
         follows, table = found
-        read = _Read(block.index[follows], texts if follows.all() else texts.filter(pa.array(follows)), table)
+        read = _ReadMessages(
+            block.index[follows], texts if follows.all() else texts.filter(pa.array(follows)), table
+        )
         block.keep(~follows)
         return read
 
@@ -170,8 +174,8 @@ class JsonDecoder:
                 self._layout = layout
         return found
 
-    def _follow(self, texts: pa.Array, layout: Layout) -> tuple[Mask, pa.Table] | None:
-        schema = self._options_of(self._usual_shape).explicit_schema
+    def _follow(self, texts: pa.Array, layout: MessageLayout) -> tuple[Mask, pa.Table] | None:
+        schema = self._options_of(self._usual_variant).explicit_schema
         table = None if self._sorts_out else read_uniform(texts, schema, layout)
         if table is not None:
             return np.ones(len(texts), dtype=np.bool_), table
@@ -183,9 +187,9 @@ class JsonDecoder:
         table = read_uniform(texts.filter(pa.array(follows)), schema, layout)
         return None if table is None else (follows, table)
 
-    def _find_layout(self, message: bytes) -> Layout | None:
+    def _find_layout(self, message: bytes) -> MessageLayout | None:
         layout = find_layout(message)
-        # Of keys that nobody declared only the parser tells the types.
+        # Only the parser knows the types of undeclared keys.
         return None if self._watch and layout is not None and layout.keys - self._fields.keys() else layout
 
     # -- reading: the block at once, and smaller only when it fails ---------------------------------------
@@ -201,7 +205,7 @@ class JsonDecoder:
         ]
 
     def _reject_far_exponents(self, block: Block) -> None:
-        problems: dict[int, Problem] = {}
+        problems: dict[int, RejectionCause] = {}
         for row in find_small_exponents(block.texts):
             if (problem := find_far_exponent(block.texts[row].as_py(), self._fields)) is not None:
                 problems[row] = problem
@@ -210,11 +214,11 @@ class JsonDecoder:
             bad[list(problems)] = True
             block.reject(bad, problems.__getitem__)
 
-    def _read(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
-        parsed = self._parse(texts, self._usual_shape)
+    def _read(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_ReadMessages]:
+        parsed = self._parse(texts, self._usual_variant)
         if isinstance(parsed, pa.Table):
-            yield _Read(index, texts, parsed)
-        elif len(texts) > _SMALL:
+            yield _ReadMessages(index, texts, parsed)
+        elif len(texts) > _SMALL_BLOCK:
             size = -(-len(texts) // _PIECES)
             for start in range(0, len(texts), size):
                 part = slice(start, start + size)
@@ -224,127 +228,127 @@ class JsonDecoder:
 
     def _read_around(
         self, index: Offsets, texts: pa.Array, row: int | None, rejected: list[Rejection]
-    ) -> Iterator[_Read]:
+    ) -> Iterator[_ReadMessages]:
         """Read each message alone that the reader stumbled over, and all that stood between them together."""
         standing = np.ones(len(texts), dtype=np.bool_)
-        start, stumbles = 0, 0
-        while row is not None and stumbles < _MOST_STUMBLES:
-            stumbles += 1
+        start, failures = 0, 0
+        while row is not None and failures < _MOST_SINGLE_FAILURES:
+            failures += 1
             place = start + row
             standing[place] = False
             yield from self._read_alone(int(index[place]), texts.slice(place, 1), rejected)
             start = place + 1
-            parsed = self._parse(texts.slice(start), self._usual_shape)
+            parsed = self._parse(texts.slice(start), self._usual_variant)
             row = None if isinstance(parsed, pa.Table) else parsed.row
         index, texts = index[standing], texts.filter(pa.array(standing))
-        parsed = self._parse(texts, self._usual_shape) if stumbles and row is None else _Failed(row)
+        parsed = self._parse(texts, self._usual_variant) if failures and row is None else _FailedRead(row)
         if isinstance(parsed, pa.Table):
-            yield _Read(index, texts, parsed)
+            yield _ReadMessages(index, texts, parsed)
         else:
             yield from self._triage(index, texts, rejected)
 
-    def _read_alone(self, place: int, text: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
+    def _read_alone(self, place: int, text: pa.Array, rejected: list[Rejection]) -> Iterator[_ReadMessages]:
         message = text[0].as_py()
-        shape, problem = explain(message, self._fields, fully=True)
-        parsed = self._parse(text, shape)
+        variant, problem = explain(message, self._fields, fully=True)
+        parsed = self._parse(text, variant)
         if isinstance(parsed, pa.Table):
-            yield _Read(np.array([place], dtype=np.int64), text, parsed)
+            yield _ReadMessages(np.array([place], dtype=np.int64), text, parsed)
         else:
             rejected.append((problem or _UNREADABLE).at(place))
 
-    def _triage(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
-        """Sort messages by shape and suspicion; suspects are read alone, the others together."""
-        groups: dict[Shape, list[int]] = {}
+    def _triage(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_ReadMessages]:
+        """Sort messages by variant and suspicion; suspects are read alone, the others together."""
+        groups: dict[ReadVariant, list[int]] = {}
         for row, message in enumerate(texts.to_pylist()):
-            shape, problem = explain(message, self._fields, fully=False)
+            variant, problem = explain(message, self._fields, fully=False)
             if problem is None:
-                groups.setdefault(shape, []).append(row)
+                groups.setdefault(variant, []).append(row)
             else:
                 yield from self._read_alone(int(index[row]), texts.slice(row, 1), rejected)
-        together = Shape().union(*groups)
+        together = ReadVariant().union(*groups)
         if len(groups) > 1 and (read := self._read_together(index, texts, groups, together)) is not None:
-            # A null fits either way, so that messages differ in shape where only some have a value.
-            self._usual_shape = together
+            # A null can be read either way, so messages differ in variant where only some have a value.
+            self._usual_variant = together
             yield read
             return
-        for shape, rows in groups.items():
-            yield from self._narrow(index[rows], texts.take(pa.array(rows)), shape, rejected)
+        for variant, rows in groups.items():
+            yield from self._narrow(index[rows], texts.take(pa.array(rows)), variant, rejected)
         if groups:
-            self._usual_shape = max(groups, key=lambda shape: len(groups[shape]))
+            self._usual_variant = max(groups, key=lambda variant: len(groups[variant]))
 
     def _read_together(
-        self, index: Offsets, texts: pa.Array, groups: Mapping[Shape, list[int]], shape: Shape
-    ) -> _Read | None:
-        """Messages of all shapes at once, if one shape can take them all."""
+        self, index: Offsets, texts: pa.Array, groups: Mapping[ReadVariant, list[int]], variant: ReadVariant
+    ) -> _ReadMessages | None:
+        """Messages of all variants at once, if one variant can take them all."""
         rows = np.sort(np.concatenate([np.array(rows, dtype=np.int64) for rows in groups.values()]))
         chosen = texts.take(pa.array(rows))
-        parsed = self._parse(chosen, shape)
-        return _Read(index[rows], chosen, parsed) if isinstance(parsed, pa.Table) else None
+        parsed = self._parse(chosen, variant)
+        return _ReadMessages(index[rows], chosen, parsed) if isinstance(parsed, pa.Table) else None
 
     def _narrow(
-        self, index: Offsets, texts: pa.Array, shape: Shape, rejected: list[Rejection]
-    ) -> Iterator[_Read]:
+        self, index: Offsets, texts: pa.Array, variant: ReadVariant, rejected: list[Rejection]
+    ) -> Iterator[_ReadMessages]:
         """Messages expected to be good; where they are not, halves of them, and at last each alone."""
-        parsed = self._parse(texts, shape)
+        parsed = self._parse(texts, variant)
         if isinstance(parsed, pa.Table):
-            yield _Read(index, texts, parsed)
+            yield _ReadMessages(index, texts, parsed)
         elif len(texts) == 1:
             yield from self._read_alone(int(index[0]), texts, rejected)
         else:
             half = len(texts) // 2
-            yield from self._narrow(index[:half], texts.slice(0, half), shape, rejected)
-            yield from self._narrow(index[half:], texts.slice(half), shape, rejected)
+            yield from self._narrow(index[:half], texts.slice(0, half), variant, rejected)
+            yield from self._narrow(index[half:], texts.slice(half), variant, rejected)
 
-    def _parse(self, texts: pa.Array, shape: Shape) -> pa.Table | _Failed:
+    def _parse(self, texts: pa.Array, variant: ReadVariant) -> pa.Table | _FailedRead:
         """A row a message, or the failure of all of them."""
         if len(texts) == 0:
-            return _empty_table(self._options_of(shape).explicit_schema)
+            return _empty_table(self._options_of(variant).explicit_schema)
         readable = rewrite_maps(texts, self._fields) if self._holds_maps else texts
         if readable is None:
-            return _Failed(row=None)
-        options = self._options_of(shape)
+            return _FailedRead(row=None)
+        options = self._options_of(variant)
         table = self._read_watching(readable, options.explicit_schema) if self._watch else None
         try:
             table = _read_json(_join(readable), options) if table is None else table
         except (pa.ArrowException, ValueError) as error:
-            return _Failed(row=_failing_row(error, len(texts)))
-        return table if table.num_rows == len(texts) else _Failed(row=None)
+            return _FailedRead(row=_failing_row(error, len(texts)))
+        return table if table.num_rows == len(texts) else _FailedRead(row=None)
 
     def _read_watching(self, texts: pa.Array, declared: pa.Schema) -> pa.Table | None:
         """What the reader makes of it when it takes all keys; None where the declared ones have to be read alone."""
         tables: list[pa.Table] = []
         # A few messages at a time, so that columns and cells stay few however their keys differ.
         for some in cut_by_keys(texts):
-            table = _read_curiously(some, declared)
+            table = _read_with_all_keys(some, declared)
             if table is None:
-                # A key that nobody declared may never cost a message.
-                merge_fields(self._new_fields, notice_in_sample(some, declared))
+                # An undeclared key must never cost a message.
+                merge_fields(self._new_fields, sample_new_fields(some, declared))
                 return None
-            merge_fields(self._new_fields, dict(notice(table.schema, declared)))
-            if len(self._new_fields) > MOST_NOTICED:
-                return None  # more than anybody would take: what else there is need not be known
+            merge_fields(self._new_fields, dict(find_new_fields(table.schema, declared)))
+            if len(self._new_fields) > MOST_NEW_FIELDS:
+                return None  # more than a table would take: the rest need not be known
             if not tables and len(table.schema) <= _MOST_COLUMNS:
                 # Nearly always the others have the keys of the first, and all can be read at once.
-                whole = _read_knowing(texts, table.schema)
+                whole = _read_with_keys(texts, table.schema)
                 if whole is not None:
                     tables = [whole.select(declared.names)]
                     break
             tables.append(table.select(declared.names))
         return pa.concat_tables(tables) if all(table.schema.equals(declared) for table in tables) else None
 
-    def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
-        if shape not in self._options:
+    def _options_of(self, variant: ReadVariant) -> pa_json.ParseOptions:
+        if variant not in self._options:
             schema = pa.schema(
-                [(name, reader_type(type_, (name,), shape)) for name, type_ in self._fields.items()]
+                [(name, reader_type(type_, (name,), variant)) for name, type_ in self._fields.items()]
             )
-            self._options[shape] = pa_json.ParseOptions(
+            self._options[variant] = pa_json.ParseOptions(
                 explicit_schema=schema, unexpected_field_behavior="ignore"
             )
-        return self._options[shape]
+        return self._options[variant]
 
     # -- converting ---------------------------------------------------------------------------------------
 
-    def _convert(self, read: _Read, rejected: list[Rejection]) -> tuple[Offsets, pa.RecordBatch]:
+    def _convert(self, read: _ReadMessages, rejected: list[Rejection]) -> tuple[Offsets, pa.RecordBatch]:
         bad = np.zeros(read.table.num_rows, dtype=np.bool_)
         arrays = []
         for column, type_ in zip(read.table.columns, self._fields.values(), strict=True):
@@ -373,7 +377,7 @@ class JsonDecoder:
             wrapped[row] = problem is not None and problem.reason is Reason.OUT_OF_RANGE
         return wrapped
 
-    def _explain_rejected(self, message: bytes) -> Problem:
+    def _explain_rejected(self, message: bytes) -> RejectionCause:
         return explain(message, self._fields, fully=True).problem or _UNREADABLE
 
 
@@ -416,13 +420,13 @@ def _split_objects(index: Offsets, texts: pa.Array) -> Iterator[tuple[Offsets, p
     yield from _split_objects(index[half:], texts.slice(half))
 
 
-def _read_curiously(texts: pa.Array, declared: pa.Schema) -> pa.Table | None:
-    """The messages with all their keys, of which some are nobody's; None where that cannot be."""
+def _read_with_all_keys(texts: pa.Array, declared: pa.Schema) -> pa.Table | None:
+    """The messages with all their keys, undeclared ones included; None where that cannot be."""
     options = pa_json.ParseOptions(explicit_schema=declared, unexpected_field_behavior="infer")
     return _try_reading(texts, options)
 
 
-def _read_knowing(texts: pa.Array, known: pa.Schema) -> pa.Table | None:
+def _read_with_keys(texts: pa.Array, known: pa.Schema) -> pa.Table | None:
     """The messages when they have these keys alone, in these types."""
     return _try_reading(texts, pa_json.ParseOptions(explicit_schema=known, unexpected_field_behavior="error"))
 

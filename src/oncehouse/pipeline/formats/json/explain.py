@@ -1,8 +1,8 @@
-"""Why a message does not fit the declared fields, in words; and which shape it has.
+"""Why a message cannot be read as the declared fields, in words; and in which variant it is written.
 
 Slow and exact, one message at a time: only messages of a block that did not parse come here, and messages
 that are rejected. It explains; the verdict itself is always that of the block-wise reader, so that a row
-never depends on what stood beside it.
+never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.decimals import MOST_DIGITS, exact_decimal
-from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.convert.times import parse_times
-from oncehouse.pipeline.formats.json.columns import ITEM, VALUE, Path, Shape, convert_column, leaf_types
+from oncehouse.pipeline.formats.json.columns import ITEM, VALUE, Path, ReadVariant, convert_column, leaf_types
 from oncehouse.pipeline.formats.json.decimals import LEAST_EXPONENT, has_far_exponent
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Pairs(list[tuple[str, Any]]):
 
 
 class Explanation(NamedTuple):
-    shape: Shape
-    problem: Problem | None
+    variant: ReadVariant
+    problem: RejectionCause | None
 
 
 _DECODER = json.JSONDecoder(
@@ -65,57 +65,60 @@ def load(text: str) -> Any:
 
 
 def explain(message: bytes, fields: Mapping[str, c.ColumnType], *, fully: bool) -> Explanation:
-    """The message's shape and its first problem; `fully` also looks into the texts of scalars."""
+    """The message's variant and its first problem; `fully` also looks into the texts of scalars."""
     text = message.decode()
     try:
         value = load(text)
     except (ValueError, RecursionError):
-        shape = _shape_of_lenient(text, fields)
-        return Explanation(shape, _explain_syntax(text))
+        variant = _variant_of_lenient(text, fields)
+        return Explanation(variant, _explain_syntax(text))
     if not isinstance(value, Pairs):
         return Explanation(
-            Shape(), Problem(reason=Reason.NOT_AN_OBJECT, detail=f"{_kind(value)}, not an object")
+            ReadVariant(),
+            RejectionCause(reason=Reason.NOT_AN_OBJECT, detail=f"{_kind(value)}, not an object"),
         )
-    walk = _Walk(fully=fully)
+    walk = _MessageWalker(fully=fully)
     walk.look_into_object(value, fields, (), "")
-    return Explanation(Shape(walk.second_way), walk.problem)
+    return Explanation(ReadVariant(walk.second_way), walk.problem)
 
 
-def find_far_exponent(message: bytes, fields: Mapping[str, c.ColumnType]) -> Problem | None:
+def find_far_exponent(message: bytes, fields: Mapping[str, c.ColumnType]) -> RejectionCause | None:
     """A number among the declared decimals that the reader must not meet, for it would end the process."""
     text = message.decode()
     try:
         value = load(text)
     except (ValueError, RecursionError):
         return _explain_syntax(text)
-    walk = _Walk(fully=False)
+    walk = _MessageWalker(fully=False)
     if isinstance(value, Pairs):
         walk.look_into_object(value, fields, (), "")
     return walk.far_exponent
 
 
-def _shape_of_lenient(text: str, fields: Mapping[str, c.ColumnType]) -> Shape:
-    """The block-wise reader also takes `Inf` and `-NaN`, so a message with them has a shape too."""
+def _variant_of_lenient(text: str, fields: Mapping[str, c.ColumnType]) -> ReadVariant:
+    """The block-wise reader also takes `Inf` and `-NaN`, so a message with them has a variant too."""
     try:
         value = load(_SHORT_INFINITY.sub("Infinity", text).replace("-NaN", "NaN"))
     except (ValueError, RecursionError):
-        return Shape()
-    walk = _Walk(fully=False)
+        return ReadVariant()
+    walk = _MessageWalker(fully=False)
     if isinstance(value, Pairs):
         walk.look_into_object(value, fields, (), "")
-    return Shape(walk.second_way)
+    return ReadVariant(walk.second_way)
 
 
-def _explain_syntax(text: str) -> Problem:
+def _explain_syntax(text: str) -> RejectionCause:
     try:
         _, end = _DECODER.raw_decode(text)
     except json.JSONDecodeError as error:
-        return Problem(reason=Reason.NOT_JSON, detail=f"{error.msg} at character {error.pos + 1}")
+        return RejectionCause(reason=Reason.NOT_JSON, detail=f"{error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError):
-        return Problem(reason=Reason.NOT_JSON, detail="not readable as JSON")
+        return RejectionCause(reason=Reason.NOT_JSON, detail="not readable as JSON")
     if text[end:].lstrip(" \t\r\n").startswith("{"):
-        return Problem(reason=Reason.SEVERAL_OBJECTS, detail=f"another object begins after character {end}")
-    return Problem(reason=Reason.NOT_JSON, detail=f"more text after the value, at character {end + 1}")
+        return RejectionCause(
+            reason=Reason.SEVERAL_OBJECTS, detail=f"another object begins after character {end}"
+        )
+    return RejectionCause(reason=Reason.NOT_JSON, detail=f"more text after the value, at character {end + 1}")
 
 
 def _kind(value: object) -> str:
@@ -126,16 +129,16 @@ def _kind(value: object) -> str:
     return "an object" if isinstance(value, Pairs) else _KINDS[type(value)]
 
 
-class _Walk:
+class _MessageWalker:
     def __init__(self, *, fully: bool) -> None:
         self.fully = fully
         self.second_way: set[Path] = set()
-        self.problem: Problem | None = None
-        self.far_exponent: Problem | None = None
+        self.problem: RejectionCause | None = None
+        self.far_exponent: RejectionCause | None = None
 
     def note(self, reason: Reason, where: str, what: str) -> None:
         if self.problem is None:
-            self.problem = Problem(reason=reason, detail=f"{where}: {what}")
+            self.problem = RejectionCause(reason=reason, detail=f"{where}: {what}")
 
     def look_into_object(
         self, pairs: Pairs, fields: Mapping[str, c.ColumnType], path: Path, where: str
@@ -188,7 +191,7 @@ class _Walk:
             return
         usual, second = leaf_types(leaf)
         if pa.types.is_decimal(usual) and isinstance(value, str) and has_far_exponent(value):
-            self.far_exponent = Problem(
+            self.far_exponent = RejectionCause(
                 reason=Reason.OUT_OF_RANGE, detail=f"{where}: an exponent below {LEAST_EXPONENT}"
             )
         is_number, is_text = isinstance(value, RawNumber), type(value) is str
@@ -208,7 +211,7 @@ class _Walk:
 
 
 def _has_half_surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _below(where: str, name: str) -> str:
@@ -216,7 +219,7 @@ def _below(where: str, name: str) -> str:
 
 
 def _check_scalar(value: Any, leaf: c.ColumnType, *, is_number: bool, is_text: bool) -> Reason | None:
-    """The problem of one scalar as far as its kind and its digits tell."""
+    """The problem of one scalar as far as its kind and its digits show."""
     match leaf:
         case c.Integer():
             return _check_integer(value, leaf, is_number=is_number, is_text=is_text)

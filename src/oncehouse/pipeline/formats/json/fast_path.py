@@ -1,6 +1,6 @@
 """Messages that all look alike, read without a parser: the bytes between their values are compared, not parsed.
 
-A program writes its events with the same keys in the same order and the same white space. The first message tells that
+A program writes its events with the same keys in the same order and the same white space. The first message gives that
 layout; a message follows it when all that stands between its values is the same, byte for byte. Then each value is
 where it must be, and nothing else can be in the message. What has an escape, a tab in a text, a null in place of a
 text, an array or an object is left to the parser, as is everything that this module is not sure of: it may refuse any
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SLICE = 8192
 _QUOTE, _BACKSLASH, _BLANK = ord('"'), ord("\\"), ord(" ")
 _MOST_BYTES = 1 << 30
-# Each key costs some calls a slice: beside many of them, or in long messages, the parser is as fast.
+# Each key costs some calls a slice: with many keys, or in long messages, the parser is as fast.
 _MOST_KEYS = 200
 _LONG_BYTES = 1 << 16
 _INTEGER = r"^-?(0|[1-9][0-9]*)$"
@@ -41,7 +41,7 @@ _ANYTHING = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?|true|false|nu
 
 @dataclass(frozen=True)
 class _Value:
-    """A value that differs from message to message: between two quotes, or beside them."""
+    """A value that differs from message to message: between two quotes, or without quotes."""
 
     key: str
     quoted: bool
@@ -54,7 +54,7 @@ class _Value:
 
 
 @dataclass(frozen=True)
-class Layout:
+class MessageLayout:
     """What messages that look alike have in common."""
 
     keys: frozenset[str]
@@ -65,7 +65,7 @@ class Layout:
     tabs: int
 
 
-def find_layout(message: bytes) -> Layout | None:
+def find_layout(message: bytes) -> MessageLayout | None:
     """The layout of a message; None where messages like it have to be parsed."""
     if len(message) > _LONG_BYTES or b"\\" in message:
         return None
@@ -80,8 +80,8 @@ def find_layout(message: bytes) -> Layout | None:
     return _lay_out(message, pairs)
 
 
-def _lay_out(message: bytes, pairs: Pairs) -> Layout | None:
-    quotes = [place for place, letter in enumerate(message) if letter == _QUOTE]
+def _lay_out(message: bytes, pairs: Pairs) -> MessageLayout | None:
+    quotes = [place for place, character in enumerate(message) if character == _QUOTE]
     values: list[_Value] = []
     literals: list[bytes] = []
     at, number = 0, 0
@@ -108,7 +108,7 @@ def _lay_out(message: bytes, pairs: Pairs) -> Layout | None:
     if not values:
         return None
     literals.append(message[at:])
-    return Layout(
+    return MessageLayout(
         keys=frozenset(key for key, _ in pairs),
         values=tuple(values),
         literals=tuple(literals),
@@ -117,8 +117,8 @@ def _lay_out(message: bytes, pairs: Pairs) -> Layout | None:
     )
 
 
-def find_followers(texts: pa.Array, layout: Layout) -> Mask:
-    """Messages that may be in that layout, as far as their escapes, quotes and tabs tell."""
+def find_followers(texts: pa.Array, layout: MessageLayout) -> Mask:
+    """Messages that may be in that layout, as far as their escapes, quotes and tabs show."""
     offsets, data = text_buffers(texts)
     bounds = offsets - offsets[0]
     inside = data[offsets[0] : offsets[-1]]
@@ -133,8 +133,8 @@ def find_followers(texts: pa.Array, layout: Layout) -> Mask:
     return follows
 
 
-def read_uniform(texts: pa.Array, schema: pa.Schema, layout: Layout) -> pa.Table | None:
-    """The declared keys of messages in that layout as the JSON reader takes them; None where it cannot be told.
+def read_uniform(texts: pa.Array, schema: pa.Schema, layout: MessageLayout) -> pa.Table | None:
+    """The declared keys of messages in that layout as the JSON reader takes them; None where that is not certain.
 
     The texts are valid UTF-8 without control bytes but tabs.
     """
@@ -156,7 +156,7 @@ def read_uniform(texts: pa.Array, schema: pa.Schema, layout: Layout) -> pa.Table
 
 
 def _read_slice(
-    offsets: Offsets, data: Bytes, schema: pa.Schema, layout: Layout
+    offsets: Offsets, data: Bytes, schema: pa.Schema, layout: MessageLayout
 ) -> dict[str, pa.Array] | None:
     base, messages = int(offsets[0]), len(offsets) - 1
     inside = data[base : offsets[-1]]
@@ -189,7 +189,7 @@ def _read_slice(
     return columns
 
 
-def _may_follow(inside: Bytes, messages: int, layout: Layout) -> bool:
+def _may_follow(inside: Bytes, messages: int, layout: MessageLayout) -> bool:
     if len(inside) > _MOST_BYTES or (inside == _BACKSLASH).any():
         return False
     # Between tokens a tab is white space, which a literal has; in a text it is a fault.
@@ -201,7 +201,7 @@ def _may_follow(inside: Bytes, messages: int, layout: Layout) -> bool:
 def _bound_values(
     offsets: np.ndarray[tuple[int], np.dtype[np.int32]],
     quotes: np.ndarray[tuple[int, int], np.dtype[np.int32]],
-    layout: Layout,
+    layout: MessageLayout,
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
     """Where literals and values begin, in turns, message after message; None where a literal has another length."""
     messages = len(offsets) - 1
@@ -266,7 +266,7 @@ def _read_decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
 
 
 def _are_plain_counts(texts: pa.Array) -> bool:
-    """Whether each begins with a digit that a longer number may begin with; the rest is seen by whoever reads it."""
+    """Whether each begins with a digit that a longer number may begin with; the reader checks the rest."""
     offsets, data = text_buffers(texts)
     if not np.diff(offsets).all():
         return False

@@ -11,7 +11,14 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.formats.base import Decoder, Limits, OfValues, SingleRows, number_single_rows, spread
+from oncehouse.pipeline.formats.base import (
+    DecodeLimits,
+    Decoder,
+    SingleRows,
+    ValueDecoder,
+    explode_rows,
+    number_single_rows,
+)
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 _BLANK = r"^[ \t\r]*$"
@@ -29,13 +36,17 @@ class JsonFormat(SingleRows):
         return self.lines
 
     def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return spread(block, split_lines(block.column("value"))) if self.lines else number_single_rows(block)
+        return (
+            explode_rows(block, split_lines(block.column("value")))
+            if self.lines
+            else number_single_rows(block)
+        )
 
     def make_decoder(
-        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder:
         del schemas  # JSON says by itself how it is to be read
-        return OfValues(
+        return ValueDecoder(
             JsonDecoder(
                 fields=fields,
                 max_message_bytes=limits.max_message_bytes,

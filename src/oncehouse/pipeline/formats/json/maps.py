@@ -1,4 +1,4 @@
-"""Maps: JSON objects with keys that nobody declared, which Arrow's JSON reader cannot take.
+"""Maps: JSON objects with undeclared keys, which Arrow's JSON reader cannot take.
 
 In the bytes of a whole block, each map is rewritten as a list of key and value objects, which the reader can
 take: `{"a":1}` becomes `[{"key":"a","value":1}]`. Only brackets, colons and commas of maps change, and only
@@ -83,9 +83,9 @@ class _Block:
     def __init__(self, data: Bytes, bounds: Offsets) -> None:
         self.data = data
         self.places, message, self.depth, self.quotes = find_tokens(data, bounds, separators=b",:")
-        self.letters = data[self.places]
-        self.opens = is_opening(self.letters)
-        self.closes = is_closing(self.letters)
+        self.characters = data[self.places]
+        self.opens = is_opening(self.characters)
+        self.closes = is_closing(self.characters)
         self.separates = ~self.opens & ~self.closes
         self.slashes = np.flatnonzero(data == ord("\\"))
         self.edits = np.zeros(len(self.places), dtype=np.int8)
@@ -122,7 +122,7 @@ class _Block:
 
     def _visit_tuple(self, fields: tuple[tuple[str, c.ColumnType], ...], containers: Offsets) -> None:
         depth = self.depth[containers[0]]
-        colons = np.flatnonzero((self.depth == depth) & (self.letters == _COLON))
+        colons = np.flatnonzero((self.depth == depth) & (self.characters == _COLON))
         colons = colons[self._owners(colons, containers) >= 0]
         for name, inner in fields:
             if holds_map(inner):
@@ -143,14 +143,16 @@ class _Block:
 
     def _edit_maps(self, containers: Offsets) -> None:
         closing = self.closing[containers]
-        if (self.letters[containers] != _OPEN_CURLY).any() or (self.letters[closing] != _CLOSE_CURLY).any():
+        if (self.characters[containers] != _OPEN_CURLY).any() or (
+            self.characters[closing] != _CLOSE_CURLY
+        ).any():
             raise _NoMapError
         separators = np.flatnonzero((self.depth == self.depth[containers[0]]) & self.separates)
         owner = self._owners(separators, containers)
         separators, owner = separators[owner >= 0], owner[owner >= 0]
         count = np.bincount(owner, minlength=len(containers))
         rank = np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
-        is_colon = self.letters[separators] == _COLON
+        is_colon = self.characters[separators] == _COLON
         if (is_colon != (rank % 2 == 0)).any() or ((count % 2 == 0) & (count > 0)).any():
             raise _NoMapError
         self.edits[separators] = np.where(is_colon, _PAIR, _NEXT)

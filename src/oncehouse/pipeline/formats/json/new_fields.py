@@ -1,4 +1,4 @@
-"""Keys of JSON messages that nobody declared, noticed while the messages are read anyway.
+"""Undeclared keys of JSON messages, found while the messages are read anyway.
 
 Every key of every message is noticed, also inside of declared Tuples, and its type is what Arrow's reader inferred
 from all values of a block, cautiously: texts stay texts, and what has several types, or is an object, has none
@@ -21,13 +21,13 @@ _SAMPLE = 200
 NewFields = dict[str, str | None]
 """Field and ClickHouse type; None where no column can hold it exactly."""
 
-MOST_NOTICED = 2000
+MOST_NEW_FIELDS = 2000
 """So many new fields no pipeline takes."""
 _MOST_CELLS = 20_000_000
 _MOST_MESSAGES = 4000  # of a key each
 
 
-def notice(schema: pa.Schema, declared: pa.Schema) -> Iterator[tuple[str, str | None]]:
+def find_new_fields(schema: pa.Schema, declared: pa.Schema) -> Iterator[tuple[str, str | None]]:
     """The fields of what was read that are not declared; those that were always null say nothing yet."""
     for field in schema:
         if declared.get_field_index(field.name) >= 0:
@@ -50,14 +50,14 @@ def cut_by_keys(texts: pa.Array) -> Iterator[pa.Array]:
         start += length
 
 
-def notice_in_sample(texts: pa.Array, declared: pa.Schema) -> NewFields:
+def sample_new_fields(texts: pa.Array, declared: pa.Schema) -> NewFields:
     """Undeclared keys of the first messages, read one by one; the others of the block are not looked at."""
     found: NewFields = {}
     for text in texts.slice(0, _SAMPLE).to_pylist():
         try:
             message = json.loads(text)
         except (ValueError, RecursionError):
-            continue  # whether it is a message at all is judged elsewhere
+            continue  # whether it is a message at all is decided elsewhere
         if isinstance(message, dict):
             keys = [key for key in message if message[key] is not None and declared.get_field_index(key) < 0]
             merge_fields(found, {key: _type_of(message[key]) for key in keys})

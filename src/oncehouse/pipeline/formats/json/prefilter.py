@@ -1,4 +1,4 @@
-"""What the bytes of a message tell before it is parsed, for a whole block at once.
+"""What the bytes of a message show before it is parsed, for a whole block at once.
 
 What leaves here is safe to be joined by newlines: valid UTF-8 without control bytes or raw newlines, within
 the limits of size and depth, beginning with `{` and ending with `}`. Such a message cannot swallow the next
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, text_buffers, text_type
 from oncehouse.pipeline.convert.masks import Mask, cast_where_possible, null_mask
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.json.brackets import count_opening, measure_depth
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Block:
         self.texts = texts
         self.rejected: list[Rejection] = []
 
-    def reject(self, bad: Mask, explain: Callable[[int], Problem]) -> None:
+    def reject(self, bad: Mask, explain: Callable[[int], RejectionCause]) -> None:
         if not bad.any():
             return
         self.rejected += [explain(row).at(int(self.index[row])) for row in np.flatnonzero(bad).tolist()]
@@ -62,7 +62,7 @@ def screen_bytes(values: pa.Array, *, max_message_bytes: int) -> Block:
     return block
 
 
-def screen_structure(block: Block, *, max_depth: int, explain: Callable[[bytes], Problem]) -> None:
+def screen_structure(block: Block, *, max_depth: int, explain: Callable[[bytes], RejectionCause]) -> None:
     """Without messages that are nested too deeply or are surely no object."""
     _reject_depth(block, max_depth)
     in_braces = _are_in_braces(*block.buffers())
@@ -73,7 +73,7 @@ def _reject_size(block: Block, limit: int) -> None:
     lengths = np.diff(block.buffers()[0])
     block.reject(
         lengths > limit,
-        lambda row: Problem(
+        lambda row: RejectionCause(
             reason=Reason.TOO_BIG, detail=f"{lengths[row]} bytes, max_message_bytes is {limit}"
         ),
     )
@@ -81,7 +81,7 @@ def _reject_size(block: Block, limit: int) -> None:
 
 def _reject_utf8(block: Block) -> None:
     _, bad = cast_where_possible(block.texts, text_type(block.texts))
-    block.reject(bad, lambda _: Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8"))
+    block.reject(bad, lambda _: RejectionCause(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8"))
 
 
 def _reject_control(block: Block) -> None:
@@ -104,7 +104,7 @@ def _reject_control(block: Block) -> None:
     wrong = low[~ends_line & (kinds != _TAB)]
     bad = np.zeros(len(block.index), dtype=np.bool_)
     bad[np.searchsorted(offsets - base, wrong, side="right") - 1] = True
-    block.reject(bad, lambda _: Problem(reason=Reason.NOT_JSON, detail="a raw control byte"))
+    block.reject(bad, lambda _: RejectionCause(reason=Reason.NOT_JSON, detail="a raw control byte"))
 
 
 def _binary_array(offsets: Offsets, data: Bytes) -> pa.Array:
@@ -118,7 +118,7 @@ def _trim(block: Block) -> None:
     texts = block.texts
     block.texts = pc.ascii_trim(texts.view(text_type(texts)), _SPACE).view(texts.type)
     empty = np.diff(block.buffers()[0]) == 0
-    block.reject(empty, lambda _: Problem(reason=Reason.EMPTY, detail="nothing but white space"))
+    block.reject(empty, lambda _: RejectionCause(reason=Reason.EMPTY, detail="nothing but white space"))
 
 
 def _reject_depth(block: Block, max_depth: int) -> None:
@@ -133,12 +133,12 @@ def _reject_depth(block: Block, max_depth: int) -> None:
     bad[suspects] = (deepest > max_depth) | goes_on
     too_deep = set(suspects[deepest > max_depth].tolist())
 
-    def explain(row: int) -> Problem:
+    def explain(row: int) -> RejectionCause:
         if row in too_deep:
-            return Problem(
+            return RejectionCause(
                 reason=Reason.TOO_DEEP, detail=f"nested deeper than {max_depth}, which is max_depth"
             )
-        return Problem(
+        return RejectionCause(
             reason=Reason.SEVERAL_OBJECTS, detail="more brackets follow the end of the first value"
         )
 

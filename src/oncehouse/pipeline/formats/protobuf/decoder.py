@@ -1,7 +1,7 @@
 """Protobuf as a format: one message a record, each read by the schema version that it names.
 
 The version stands in a header, in a registry's wire prefix, in a field that all versions share, or nowhere,
-where one schema reads all. A record of a version that nobody knows yet waits.
+where one schema reads all. A record of an unknown version waits.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
+from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
 from oncehouse.pipeline.formats.protobuf.message_index import open_message_indexes
-from oncehouse.pipeline.formats.protobuf.reader import Reader
-from oncehouse.pipeline.formats.result_builder import Gathering
+from oncehouse.pipeline.formats.protobuf.reader import ProtobufReader
+from oncehouse.pipeline.formats.result_builder import ResultBuilder
 from oncehouse.pipeline.formats.wire_prefix import (
-    Framed,
-    Framing,
+    SchemasAndBodies,
     VersionPlace,
-    only_names,
-    open_frames,
+    VersionSource,
+    keep_valid_names,
+    split_messages,
     split_versions,
 )
 from oncehouse.protobuf.definition import describe, read_definition
@@ -46,17 +46,17 @@ class Envelope:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtobufFormat(SingleRows):
-    framing: Framing
+    version_source: VersionSource
     envelope: Envelope | None = None
     numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Of the declared fields that are found by number, the steps of their paths."""
 
     @property
     def needs_headers(self) -> bool:
-        return self.framing.place is VersionPlace.HEADER
+        return self.version_source.place is VersionPlace.HEADER
 
     def make_decoder(
-        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: DecodeLimits
     ) -> Decoder:
         return ProtobufDecoder(format_=self, fields=fields, schemas=schemas, limits=limits)
 
@@ -70,7 +70,7 @@ class ProtobufDecoder:
         format_: ProtobufFormat,
         fields: Mapping[str, c.ColumnType],
         schemas: Sequence[Schema],
-        limits: Limits,
+        limits: DecodeLimits,
     ) -> None:
         """`schemas` stand in the order in which they became known: the last is the newest."""
         self._format = format_
@@ -79,10 +79,10 @@ class ProtobufDecoder:
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         known = [schema for schema in schemas if schema.format == FORMAT]
         self._descriptors = {schema.schema: describe(read_definition(schema.definition)) for schema in known}
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, ProtobufReader] = {}
         self._envelope = self._make_envelope()
 
-    def _make_envelope(self) -> Reader | None:
+    def _make_envelope(self) -> ProtobufReader | None:
         envelope = self._format.envelope
         if envelope is None:
             return None
@@ -90,40 +90,40 @@ class ProtobufDecoder:
         wanted = {
             name: field_type(descriptor, name) for name in (envelope.field, envelope.body) if name is not None
         }
-        return Reader(descriptor, (), wanted, max_message_bytes=self._limits.max_message_bytes)
+        return ProtobufReader(descriptor, (), wanted, max_message_bytes=self._limits.max_message_bytes)
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
-        gathering = Gathering(self._schema)
-        places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
-        places, framed = self._open(
-            gathering, places, block if len(places) == block.num_rows else block.take(pa.array(places))
+        builder = ResultBuilder(self._schema)
+        places, skipped = builder.screen(block.column("value"), self._limits.max_message_bytes)
+        places, split = self._open(
+            builder, places, block if len(places) == block.num_rows else block.take(pa.array(places))
         )
-        nameless, versions = split_versions(framed)
-        gathering.reject(places[nameless], lambda _: self._no_version())
+        unnamed, versions = split_versions(split)
+        builder.reject(places[unnamed], lambda _: self._no_version())
         for name, mine, bodies in versions:
-            self._decode_version(gathering, name, places[mine], bodies)
-        return gathering.finish(skipped)
+            self._decode_version(builder, name, places[mine], bodies)
+        return builder.finish(skipped)
 
-    def _decode_version(self, gathering: Gathering, name: str, places: Places, bodies: pa.Array) -> None:
+    def _decode_version(self, builder: ResultBuilder, name: str, places: Places, bodies: pa.Array) -> None:
         refusal = self._limits.refuse(name)
         if refusal is not None:
-            gathering.reject(places, lambda _: refusal)
+            builder.reject(places, lambda _: refusal)
             return
         reader = self._reader(name)
         if reader is None:
-            gathering.wait(places, name)
+            builder.wait(places, name)
             return
         rejected: list[Rejection] = []
         for taken, rows in reader.read(places, bodies, rejected):
-            gathering.keep(taken, rows, name)
-        gathering.add_rejected(rejected)
+            builder.keep(taken, rows, name)
+        builder.add_rejected(rejected)
 
-    def _reader(self, name: str) -> Reader | None:
+    def _reader(self, name: str) -> ProtobufReader | None:
         if name not in self._descriptors:
             return None
         if name not in self._readers:
             newest_first = [self._descriptors[other] for other in reversed(self._descriptors)]
-            self._readers[name] = Reader(
+            self._readers[name] = ProtobufReader(
                 self._descriptors[name],
                 newest_first,
                 self._fields,
@@ -135,40 +135,42 @@ class ProtobufDecoder:
 
     # -- which version, and where its bytes are -----------------------------------------------------------
 
-    def _open(self, gathering: Gathering, places: Places, block: pa.RecordBatch) -> tuple[Places, Framed]:
+    def _open(
+        self, builder: ResultBuilder, places: Places, block: pa.RecordBatch
+    ) -> tuple[Places, SchemasAndBodies]:
         if self._envelope is not None:
-            return self._open_envelopes(gathering, self._envelope, places, block.column("value"))
-        framing = self._format.framing
-        framed = open_frames(block, framing)
-        if framing.place is VersionPlace.PREFIX:
-            framed = open_message_indexes(framed)
-        elif framing.schema:
-            framed = Framed(pc.fill_null(framed.schemas, framing.schema), framed.bodies)
-        return places, framed
+            return self._open_envelopes(builder, self._envelope, places, block.column("value"))
+        version_source = self._format.version_source
+        split = split_messages(block, version_source)
+        if version_source.place is VersionPlace.PREFIX:
+            split = open_message_indexes(split)
+        elif version_source.schema:
+            split = SchemasAndBodies(pc.fill_null(split.schemas, version_source.schema), split.bodies)
+        return places, split
 
     def _open_envelopes(
-        self, gathering: Gathering, reader: Reader, places: Places, values: pa.Array
-    ) -> tuple[Places, Framed]:
+        self, builder: ResultBuilder, reader: ProtobufReader, places: Places, values: pa.Array
+    ) -> tuple[Places, SchemasAndBodies]:
         envelope = self._format.envelope
         assert envelope is not None  # noqa: S101 - the reader was made of it
         rejected: list[Rejection] = []
         opened = list(reader.read(np.arange(len(places)), values, rejected))
-        gathering.add_rejected([_move(rejection, places) for rejection in rejected])
+        builder.add_rejected([_move(rejection, places) for rejection in rejected])
         if not opened:
-            return places[:0], Framed(pa.nulls(0, pa.string()), pa.nulls(0, pa.binary()))
+            return places[:0], SchemasAndBodies(pa.nulls(0, pa.string()), pa.nulls(0, pa.binary()))
         order = np.concatenate([taken for taken, _ in opened])
         rows = pa.concat_batches([rows for _, rows in opened])
-        versions = only_names(rows.column(envelope.field).cast(pa.string()))
+        versions = keep_valid_names(rows.column(envelope.field).cast(pa.string()))
         bodies = values.take(pa.array(order))
         if envelope.body is not None:
             # An absent body is an empty message.
             bodies = pc.fill_null(rows.column(envelope.body).view(pa.binary()), b"")
-        return places[order], Framed(versions, bodies)
+        return places[order], SchemasAndBodies(versions, bodies)
 
-    def _no_version(self) -> Problem:
+    def _no_version(self) -> RejectionCause:
         if self._format.envelope is None:
-            return self._format.framing.no_version
-        return Problem(
+            return self._format.version_source.no_version
+        return RejectionCause(
             reason=Reason.MALFORMED,
             detail=f"no field {self._format.envelope.field} with the schema's version",
         )

@@ -12,19 +12,19 @@ import pyarrow.compute as pc
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_buffers
 from oncehouse.pipeline.convert.masks import Mask, null_mask
-from oncehouse.pipeline.formats.wire_prefix import Framed
+from oncehouse.pipeline.formats.wire_prefix import SchemasAndBodies
 
 _MOST_INDEXES = 32
 _MOST_VARINT_BYTES = 5
 
 
-def open_message_indexes(framed: Framed) -> Framed:
+def open_message_indexes(split: SchemasAndBodies) -> SchemasAndBodies:
     """The schema's name is its number, with `:1.0` behind it where another than the first message is meant."""
-    offsets, data = text_buffers(framed.bodies)
+    offsets, data = text_buffers(split.bodies)
     starts, ends = offsets[:-1].copy(), offsets[1:]
     count, sound = _read_varints(data, starts, ends)
-    sound &= ~null_mask(framed.schemas) & (count >= 0) & (count <= _MOST_INDEXES)
-    names = framed.schemas
+    sound &= ~null_mask(split.schemas) & (count >= 0) & (count <= _MOST_INDEXES)
+    names = split.schemas
     for number in range(int(count[sound].max(initial=0))):
         more = sound & (count > number)
         index, read = _read_varints(data, starts, ends, only=more)
@@ -32,7 +32,7 @@ def open_message_indexes(framed: Framed) -> Framed:
         names = _append(names, index, more & sound, first=number == 0)
     names = pc.replace_substring_regex(names, r":0$", "")
     lengths = np.where(sound, ends - starts, 0)
-    return Framed(
+    return SchemasAndBodies(
         pc.if_else(pa.array(sound), names, pa.scalar(None, pa.string())),
         cut(pa.py_buffer(data), np.where(sound, starts, ends), lengths),
     )
@@ -55,9 +55,9 @@ def _read_varints(
         going &= sound
         if not going.any():
             break
-        letters = data[starts[going]].astype(np.int64)
-        value[going] |= (letters & 127) << (7 * number)
+        octets = data[starts[going]].astype(np.int64)
+        value[going] |= (octets & 127) << (7 * number)
         starts[going] += 1
-        going[going] = letters > 127
+        going[going] = octets > 127
     sound &= ~going
     return (value >> 1) ^ -(value & 1), sound

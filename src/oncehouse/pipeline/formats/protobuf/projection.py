@@ -1,14 +1,14 @@
 """What of a message is to be read: the wanted fields under descriptors of our own, which ptars decodes.
 
-Only wanted fields are asked for, under their own numbers; all else is skipped on the wire. The descriptors
-say less than the originals, so that every value arrives as it was written: every single field tells whether it
+Only wanted fields are read, under their own numbers; all else is skipped on the wire. The descriptors
+say less than the originals, so that every value arrives as it was written: every single field says whether it
 was there, enums are their numbers, maps are lists of entries, Timestamps are seconds and nanoseconds (ptars
 would bend what lies beyond 2262), and messages that become JSON are their bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
 from typing import TYPE_CHECKING
 
 from google.protobuf.descriptor import FieldDescriptor, OneofDescriptor
@@ -40,33 +40,33 @@ _WIDTHS = {
 }  # fmt: skip
 
 
-@dataclass
+@dataclasses.dataclass
 class Wanted:
-    """A message and those of its fields that are asked for."""
+    """A message and those of its fields that are wanted."""
 
     descriptor: Descriptor
-    scalars: dict[str, FieldDescriptor] = field(default_factory=dict)
-    raw: dict[str, FieldDescriptor] = field(default_factory=dict)
+    scalars: dict[str, FieldDescriptor] = dataclasses.field(default_factory=dict)
+    raw: dict[str, FieldDescriptor] = dataclasses.field(default_factory=dict)
     """Messages that are taken as their bytes."""
-    messages: dict[str, tuple[FieldDescriptor, Wanted]] = field(default_factory=dict)
-    oneofs: dict[str, OneofDescriptor] = field(default_factory=dict)
+    messages: dict[str, tuple[FieldDescriptor, Wanted]] = dataclasses.field(default_factory=dict)
+    oneofs: dict[str, OneofDescriptor] = dataclasses.field(default_factory=dict)
 
-    def want(self, asked: FieldDescriptor, type_: c.ColumnType) -> None:
+    def want(self, field: FieldDescriptor, type_: c.ColumnType) -> None:
         """Ask for a field as far as its declared type needs it."""
-        if asked.containing_oneof is not None and is_real(asked.containing_oneof):
-            self.want_members(asked.containing_oneof)
-        if not is_message(asked):
-            if asked.type != _F.TYPE_GROUP:
-                self.scalars[asked.name] = asked
+        if field.containing_oneof is not None and is_real(field.containing_oneof):
+            self.want_members(field.containing_oneof)
+        if not is_message(field):
+            if field.type != _F.TYPE_GROUP:
+                self.scalars[field.name] = field
             return
-        if is_json(asked, type_):
-            self._want_raw(asked)
+        if is_json(field, type_):
+            self._want_raw(field)
             return
-        self._want_parts(self.enter(asked), asked, type_)
+        self._want_parts(self.enter(field), field, type_)
 
-    def _want_parts(self, inner: Wanted, asked: FieldDescriptor, type_: c.ColumnType) -> None:
+    def _want_parts(self, inner: Wanted, field: FieldDescriptor, type_: c.ColumnType) -> None:
         known = inner.descriptor.fields_by_name
-        bare = item_type(type_) if asked.is_repeated else c.bare(type_)
+        bare = item_type(type_) if field.is_repeated else c.bare(type_)
         if inner.descriptor.full_name in WRAPPERS | {TIMESTAMP, DURATION} and not isinstance(bare, c.Tuple):
             inner.scalars |= known
         elif isinstance(bare, c.Map):
@@ -79,11 +79,11 @@ class Wanted:
                 elif (oneof := inner.descriptor.oneofs_by_name.get(name)) is not None:
                     inner.want_members(oneof)
 
-    def enter(self, asked: FieldDescriptor) -> Wanted:
-        """The message inside a field, of which parts are asked for."""
-        if asked.name in self.raw:
-            raise _asked_twice(asked)
-        return self.messages.setdefault(asked.name, (asked, Wanted(message_of(asked))))[1]
+    def enter(self, field: FieldDescriptor) -> Wanted:
+        """The message inside a field, of which parts are wanted."""
+        if field.name in self.raw:
+            raise _wanted_twice(field)
+        return self.messages.setdefault(field.name, (field, Wanted(message_of(field))))[1]
 
     def want_members(self, oneof: OneofDescriptor) -> None:
         """All members: which one is set is only known when none is overlooked."""
@@ -95,20 +95,20 @@ class Wanted:
             elif member.type != _F.TYPE_GROUP:
                 self.scalars[member.name] = member
 
-    def _want_raw(self, asked: FieldDescriptor) -> None:
-        entered = self.messages.pop(asked.name, None)
+    def _want_raw(self, field: FieldDescriptor) -> None:
+        entered = self.messages.pop(field.name, None)
         if entered is not None and not entered[1].is_empty:
-            raise _asked_twice(asked)
-        self.raw[asked.name] = asked
+            raise _wanted_twice(field)
+        self.raw[field.name] = field
 
     @property
     def is_empty(self) -> bool:
         return not (self.scalars or self.raw or self.messages)
 
 
-def _asked_twice(asked: FieldDescriptor) -> ConfigurationError:
+def _wanted_twice(field: FieldDescriptor) -> ConfigurationError:
     return ConfigurationError(
-        f"source.fields asks for {asked.full_name} both as one text and by its parts; choose one"
+        f"source.fields asks for {field.full_name} both as one text and by its parts; choose one"
     )
 
 
@@ -118,11 +118,11 @@ def item_type(type_: c.ColumnType) -> c.ColumnType:
     return c.bare(bare.item) if isinstance(bare, c.Array) else bare
 
 
-def is_json(asked: FieldDescriptor, type_: c.ColumnType) -> bool:
+def is_json(field: FieldDescriptor, type_: c.ColumnType) -> bool:
     """Whether a message is wanted as a text of JSON."""
-    if not is_message(asked) or is_map(asked) or message_of(asked).full_name in WRAPPERS:
+    if not is_message(field) or is_map(field) or message_of(field).full_name in WRAPPERS:
         return False
-    return isinstance(item_type(type_) if asked.is_repeated else c.bare(type_), c.String)
+    return isinstance(item_type(type_) if field.is_repeated else c.bare(type_), c.String)
 
 
 def project(
@@ -158,30 +158,30 @@ def describe_wanted(root: Wanted) -> tuple[bytes, str]:
 
 def _add_message(file: FileDescriptorProto, wanted: Wanted) -> str:
     message = file.message_type.add(name=f"M{len(file.message_type)}")
-    for asked in wanted.scalars.values():
-        kind = FieldDescriptorProto.TYPE_INT32 if asked.type == _F.TYPE_ENUM else asked.type
-        _add_field(message, asked, kind)
-    for asked in wanted.raw.values():
-        _add_field(message, asked, FieldDescriptorProto.TYPE_BYTES)
-    for asked, inner in wanted.messages.values():
+    for field in wanted.scalars.values():
+        kind = FieldDescriptorProto.TYPE_INT32 if field.type == _F.TYPE_ENUM else field.type
+        _add_field(message, field, kind)
+    for field in wanted.raw.values():
+        _add_field(message, field, FieldDescriptorProto.TYPE_BYTES)
+    for field, inner in wanted.messages.values():
         if inner.is_empty:
-            # Only whether it is there is of interest; its bytes tell.
-            _add_field(message, asked, FieldDescriptorProto.TYPE_BYTES)
+            # Only whether it is there is of interest; its bytes show that.
+            _add_field(message, field, FieldDescriptorProto.TYPE_BYTES)
             continue
-        added = _add_field(message, asked, FieldDescriptorProto.TYPE_MESSAGE)
+        added = _add_field(message, field, FieldDescriptorProto.TYPE_MESSAGE)
         added.type_name = _add_message(file, inner)
     return f".{_PACKAGE}.{message.name}"
 
 
-def _add_field(message: DescriptorProto, asked: FieldDescriptor, kind: int) -> FieldDescriptorProto:
-    label = FieldDescriptorProto.LABEL_REPEATED if asked.is_repeated else FieldDescriptorProto.LABEL_OPTIONAL
-    return message.field.add(name=asked.name, number=asked.number, type=kind, label=label)
+def _add_field(message: DescriptorProto, field: FieldDescriptor, kind: int) -> FieldDescriptorProto:
+    label = FieldDescriptorProto.LABEL_REPEATED if field.is_repeated else FieldDescriptorProto.LABEL_OPTIONAL
+    return message.field.add(name=field.name, number=field.number, type=kind, label=label)
 
 
 # -- how far a message can swell --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Growth:
     """A repeated message: what precedes each of its items on the wire, and what an item takes in Arrow."""
 
@@ -191,26 +191,26 @@ class Growth:
 
 def growths(wanted: Wanted) -> tuple[Growth, ...]:
     found: list[Growth] = []
-    for asked, inner in wanted.messages.values():
+    for field, inner in wanted.messages.values():
         found += growths(inner)
-        if asked.is_repeated:
-            found.append(Growth(_tag(asked.number), _width(inner)))
+        if field.is_repeated:
+            found.append(Growth(_tag(field.number), _width(inner)))
     return tuple(found)
 
 
 def _width(wanted: Wanted) -> int:
     width = 8
-    for asked in wanted.scalars.values():
-        width += 4 if asked.is_repeated else _WIDTHS.get(asked.type, 8)
+    for field in wanted.scalars.values():
+        width += 4 if field.is_repeated else _WIDTHS.get(field.type, 8)
     width += 4 * len(wanted.raw)
-    for asked, inner in wanted.messages.values():
-        width += 4 if asked.is_repeated else _width(inner)
+    for field, inner in wanted.messages.values():
+        width += 4 if field.is_repeated else _width(inner)
     return width
 
 
 def _tag(number: int) -> bytes:
-    value, letters = (number << 3) | 2, bytearray()
+    value, octets = (number << 3) | 2, bytearray()
     while value > 127:
-        letters.append(value & 127 | 128)
+        octets.append(value & 127 | 128)
         value >>= 7
-    return bytes([*letters, value])
+    return bytes([*octets, value])

@@ -1,8 +1,8 @@
 """Reads messages of one schema version into the declared fields, a block at a time, by ptars.
 
 A message that ptars refuses costs only itself: the block is read again in smaller pieces until it stands alone,
-and its verdict is always the one that it gets alone. Messages that are valid but unusual (two members of a
-oneof, a key twice in a map) are first written anew by the protobuf library, which knows that the last one counts.
+and its result is always the one that it gets alone. Messages that are valid but unusual (two members of a
+oneof, a key twice in a map) are first rewritten by the protobuf library, which knows that the last one counts.
 """
 
 from __future__ import annotations
@@ -22,30 +22,36 @@ from oncehouse.common.extras import needs_extra
 from oncehouse.pipeline.convert.convert import convert, repeated_keys, rows_of
 from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask, either
-from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
+from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.formats.protobuf.projection import Wanted, describe_wanted, growths, project
-from oncehouse.pipeline.formats.protobuf.values import UnreadableError, child, part_of, several_members, shape
+from oncehouse.pipeline.formats.protobuf.values import (
+    UnreadableMessageError,
+    adapt,
+    child,
+    part_of,
+    several_members,
+)
 from oncehouse.pipeline.formats.schema_fields import make_nullable
-from oncehouse.protobuf.fields import Found, find, is_map
+from oncehouse.protobuf.fields import FoundField, find, is_map
 
 _SMALL = 4096
 _RUN_BYTES = 16 << 20
 _RUN_GROWN_BYTES = 128 << 20
 # A message may take this many times its greatest size as columns; beyond is a bomb.
 _MOST_GROWTH = 64
-# ptars follows groups that it skips by recursion; this many fit any stack, and no known writer nests so deep.
+# ptars follows groups that it skips by recursion; any stack can hold this many, and no known writer nests so deep.
 _MOST_GROUPS = 10_000
 _GROUP = 3
 
 
-class Refused(Exception):  # noqa: N818 - a verdict, not a failure
-    def __init__(self, problem: Problem) -> None:
+class RefusedError(Exception):
+    def __init__(self, problem: RejectionCause) -> None:
         super().__init__(problem.detail)
         self.problem = problem
 
 
-class Reader:
+class ProtobufReader:
     """Made once a task for each version that is met."""
 
     def __init__(
@@ -63,9 +69,9 @@ class Reader:
         self._fields = fields
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._message_class = GetMessageClass(descriptor)
-        self._shapes = dict(fields)
+        self._read_types = dict(fields)
         for name, *inner in must_be_set:
-            self._shapes[name] = _without_default(self._shapes[name], inner)
+            self._read_types[name] = _without_default(self._read_types[name], inner)
         self._wanted = project(descriptor, fields, numbers)
         self._found = {name: find(descriptor, name, numbers.get(name, ())) for name in fields}
         self._elsewhere = {name: _find_elsewhere(others, name, numbers.get(name, ())) for name in fields}
@@ -88,7 +94,7 @@ class Reader:
         for start, stop in self._split(values):
             piece = values.slice(start, stop - start)
             for part_index, part in self._read_piece(index[start:stop], piece, rejected):
-                yield self._fit(part_index, part, rejected)
+                yield self._convert_columns(part_index, part, rejected)
 
     # -- bombs: what must not reach ptars at all ----------------------------------------------------------
 
@@ -107,16 +113,18 @@ class Reader:
                 rejected.append(problem.at(int(index[row])))
         return (index[~bad], values.filter(pa.array(~bad))) if bad.any() else (index, values)
 
-    def _find_bomb(self, message: bytes) -> Problem | None:
-        letters = np.frombuffer(message, dtype=np.uint8)
-        if int(np.count_nonzero((letters & 7) == _GROUP)) > _MOST_GROUPS:
+    def _find_bomb(self, message: bytes) -> RejectionCause | None:
+        octets = np.frombuffer(message, dtype=np.uint8)
+        if int(np.count_nonzero((octets & 7) == _GROUP)) > _MOST_GROUPS:
             try:
                 self._message_class.FromString(message)
             except DecodeError:
-                return Problem(reason=Reason.MALFORMED, detail="not readable as protobuf, or nested too deep")
+                return RejectionCause(
+                    reason=Reason.MALFORMED, detail="not readable as protobuf, or nested too deep"
+                )
         grown = sum(message.count(growth.tag) * growth.item_bytes for growth in self._growths)
         if grown + len(message) * 8 > self._most_bytes:
-            return Problem(
+            return RejectionCause(
                 reason=Reason.TOO_BIG,
                 detail=f"its repeated messages could take more than {self._most_bytes} bytes as columns",
             )
@@ -140,7 +148,7 @@ class Reader:
     ) -> Iterator[tuple[Places, list[pa.Array]]]:
         try:
             yield index, self._decode(values)
-        except Refused as refused:
+        except RefusedError as refused:
             if len(values) == 1:
                 rejected.append(refused.problem.at(int(index[0])))
             elif len(values) <= _SMALL:
@@ -176,31 +184,31 @@ class Reader:
         return True
 
     def _decode(self, values: pa.Array) -> list[pa.Array]:
-        """A column a declared field, shaped but not yet converted; refuses all when one cannot be read."""
+        """A column a declared field, adapted but not yet converted; refuses all when one cannot be read."""
         batch = self._convert(values)
         odd = _find_odd(batch, self._wanted)
         if odd is not None and odd.any():
-            batch = self._convert(self._write_anew(values, odd))
+            batch = self._convert(self._rewrite(values, odd))
         try:
-            return [self._column(batch, name, type_) for name, type_ in self._shapes.items()]
-        except UnreadableError as error:
-            raise Refused(Problem(reason=Reason.MALFORMED, detail=str(error))) from error
+            return [self._column(batch, name, type_) for name, type_ in self._read_types.items()]
+        except UnreadableMessageError as error:
+            raise RefusedError(RejectionCause(reason=Reason.MALFORMED, detail=str(error))) from error
 
     def _convert(self, values: pa.Array) -> pa.Array:
         try:
             batch = self._handler.array_to_record_batch(values)
         except ValueError as error:
-            raise Refused(_judge(str(error))) from error
+            raise RefusedError(_explain_failure(str(error))) from error
         except BaseException as error:
             # A panic of ptars is no Exception. None is known to be reached; it would cost one message, not a task.
             if type(error).__name__ != "PanicException":
                 raise
-            raise Refused(Problem(reason=Reason.MALFORMED, detail="cannot be decoded")) from error
+            raise RefusedError(RejectionCause(reason=Reason.MALFORMED, detail="cannot be decoded")) from error
         if batch.num_columns == 0:
             return pa.array([{}] * len(values), pa.struct([]))
         return batch.to_struct_array()
 
-    def _write_anew(self, values: pa.Array, odd: Mask) -> pa.Array:
+    def _rewrite(self, values: pa.Array, odd: Mask) -> pa.Array:
         places = np.flatnonzero(odd)
         try:
             written = [
@@ -208,7 +216,9 @@ class Reader:
                 for value in values.take(pa.array(places)).to_pylist()
             ]
         except DecodeError as error:
-            raise Refused(Problem(reason=Reason.MALFORMED, detail="not readable as protobuf")) from error
+            raise RefusedError(
+                RejectionCause(reason=Reason.MALFORMED, detail="not readable as protobuf")
+            ) from error
         return pc.replace_with_mask(values, pa.array(odd), pa.array(written, pa.binary()))
 
     def _column(self, batch: pa.Array, name: str, type_: c.ColumnType) -> pa.Array:
@@ -220,14 +230,14 @@ class Reader:
             holder = child(holder, step.name)
         return part_of(holder, found.message, found.end.name, type_)
 
-    # -- fitting ------------------------------------------------------------------------------------------
+    # -- converting ---------------------------------------------------------------------------------------
 
-    def _fit(
-        self, index: Places, shaped: list[pa.Array], rejected: list[Rejection]
+    def _convert_columns(
+        self, index: Places, adapted: list[pa.Array], rejected: list[Rejection]
     ) -> tuple[Places, pa.RecordBatch]:
         bad = np.zeros(len(index), dtype=np.bool_)
         arrays = []
-        for array, type_ in zip(shaped, self._fields.values(), strict=True):
+        for array, type_ in zip(adapted, self._fields.values(), strict=True):
             converted = convert(array, type_)
             arrays.append(converted.array)
             if converted.bad is not None:
@@ -235,18 +245,18 @@ class Reader:
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if not bad.any():
             return index, rows
-        rejected += [self._explain(shaped, row).at(int(index[row])) for row in np.flatnonzero(bad).tolist()]
+        rejected += [self._explain(adapted, row).at(int(index[row])) for row in np.flatnonzero(bad).tolist()]
         return index[~bad], rows.filter(pa.array(~bad))
 
-    def _explain(self, shaped: list[pa.Array], row: int) -> Problem:
-        for array, (name, type_) in zip(shaped, self._fields.items(), strict=True):
+    def _explain(self, adapted: list[pa.Array], row: int) -> RejectionCause:
+        for array, (name, type_) in zip(adapted, self._fields.items(), strict=True):
             converted = convert(array.slice(row, 1), type_)
             if converted.bad is not None and converted.bad.any():
                 return find_problem(array, row, type_, f"field {name}")
-        raise AssertionError("a row was marked whose fields all fit")
+        raise AssertionError("a row was marked although all of its fields can be converted")
 
 
-def _find_elsewhere(others: Sequence[Descriptor], name: str, numbers: Sequence[int]) -> Found | None:
+def _find_elsewhere(others: Sequence[Descriptor], name: str, numbers: Sequence[int]) -> FoundField | None:
     """As another version has it; where one gave its number to another field, as one that has it under its name."""
     known = [found for other in others if (found := find(other, name, numbers))]
     own = name.rpartition(".")[2]
@@ -254,7 +264,7 @@ def _find_elsewhere(others: Sequence[Descriptor], name: str, numbers: Sequence[i
 
 
 def _without_default(type_: c.ColumnType, steps: Sequence[str]) -> c.ColumnType:
-    """The type as which an absent value stays null, so that it does not fit the declared one."""
+    """The type as which an absent value stays null, so that it cannot be the declared one."""
     if not steps:
         return make_nullable(type_) or type_
     if not isinstance(type_, c.Tuple):
@@ -264,17 +274,17 @@ def _without_default(type_: c.ColumnType, steps: Sequence[str]) -> c.ColumnType:
     return c.Tuple(fields=tuple(parts))
 
 
-def _judge(told: str) -> Problem:
-    told = told.removeprefix("failed to decode Protobuf message: ")
-    reason = Reason.BAD_UTF8 if "UTF-8" in told else Reason.MALFORMED
-    return Problem(reason=reason, detail=told)
+def _explain_failure(message: str) -> RejectionCause:
+    message = message.removeprefix("failed to decode Protobuf message: ")
+    reason = Reason.BAD_UTF8 if "UTF-8" in message else Reason.MALFORMED
+    return RejectionCause(reason=reason, detail=message)
 
 
-def _missing(rows: int, elsewhere: Found | None, type_: c.ColumnType) -> pa.Array:
+def _missing(rows: int, elsewhere: FoundField | None, type_: c.ColumnType) -> pa.Array:
     """A field that this version lacks, as a reader of another version sees it."""
     if elsewhere is None or c.is_nullable(type_) or isinstance(elsewhere.end, OneofDescriptor):
         return pa.nulls(rows)
-    return shape(pa.nulls(rows), elsewhere.end, type_)
+    return adapt(pa.nulls(rows), elsewhere.end, type_)
 
 
 def _find_odd(array: pa.Array, wanted: Wanted) -> Mask | None:

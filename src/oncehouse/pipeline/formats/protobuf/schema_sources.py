@@ -1,6 +1,6 @@
 """Where the driver gets protobuf schemas from: files that the pipeline file lists, and a registry.
 
-Everything becomes a definition that holds all it needs, so that workers and later days ask nobody.
+Everything becomes a definition that holds all it needs, so that workers and later runs need no registry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.protobuf.decoder import FORMAT, Envelope, ProtobufFormat
 from oncehouse.pipeline.formats.schema_registry import RegisteredSchema, fetch_some, read_number
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 from oncehouse.protobuf.definition import (
     Definition,
     compile_texts,
@@ -81,17 +81,17 @@ def make_protobuf_format(
     """`schemas` and `names`: what is known, and the declared fields; needed where fields are found by number."""
     match section.version:
         case "none":
-            framing = Framing(place=VersionPlace.NONE, schema=next(iter(section.schemas)))
+            version_source = VersionSource(place=VersionPlace.NONE, schema=next(iter(section.schemas)))
         case "header":
-            framing = Framing(
+            version_source = VersionSource(
                 place=VersionPlace.HEADER, header=section.header, schema=section.without_header or ""
             )
         case "prefix":
-            framing = Framing(place=VersionPlace.PREFIX)
+            version_source = VersionSource(place=VersionPlace.PREFIX)
         case "field":
-            framing = Framing(place=VersionPlace.NONE)
+            version_source = VersionSource(place=VersionPlace.NONE)
     numbers = number_paths(section, schemas, names)
-    return ProtobufFormat(framing=framing, envelope=_envelope(section), numbers=numbers)
+    return ProtobufFormat(version_source=version_source, envelope=_envelope(section), numbers=numbers)
 
 
 def _envelope(section: Protobuf) -> Envelope | None:
@@ -105,7 +105,7 @@ def _envelope(section: Protobuf) -> Envelope | None:
 # -- registry ---------------------------------------------------------------------------------------------
 
 
-def ask_registry(section: Protobuf, names: Collection[str]) -> Iterator[Schema]:
+def fetch_from_registry(section: Protobuf, names: Collection[str]) -> Iterator[Schema]:
     """Those that the registry has; records of all others wait."""
     numbers = {name: read_number(name.partition(":")[0]) for name in names if _NAME.fullmatch(name)}
     for name, found in fetch_some(section.registry, numbers):

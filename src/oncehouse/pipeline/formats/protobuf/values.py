@@ -3,7 +3,7 @@
 Names for enum numbers, times out of seconds and nanoseconds, values out of wrappers, pairs out of map entries,
 JSON out of bytes. A field that is absent is null where the declared type is Nullable, and protobuf's default
 otherwise; for messages that stand for a value (Timestamp, Duration, wrappers, JSON) absent stays null.
-What does not fit the declared type is left to `convert.py`.
+What the declared type cannot hold is left to `convert.py`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _NUMBERS = {
 }
 
 
-def shape(array: pa.Array, field: FieldDescriptor, type_: c.ColumnType) -> pa.Array:
-    """A wanted field as its declared type needs it; an array of nulls is a field that nobody has sent."""
+def adapt(array: pa.Array, field: FieldDescriptor, type_: c.ColumnType) -> pa.Array:
+    """A wanted field as its declared type needs it; an array of nulls is a field that was not sent."""
     if not field.is_repeated:
-        return _shape_single(array, field, type_)
+        return _adapt_single(array, field, type_)
     if pa.types.is_null(array.type):
         return array
     bare = c.bare(type_)
     if is_map(field):
-        return _shape_entries(array, field, bare)
+        return _adapt_entries(array, field, bare)
     item = bare.item if isinstance(bare, c.Array) else bare
-    return _relist(array, _shape_single(array.values, field, item))
+    return _relist(array, _adapt_single(array.values, field, item))
 
 
 def _relist(array: pa.Array, items: pa.Array) -> pa.Array:
@@ -59,14 +59,14 @@ def _relist(array: pa.Array, items: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(array.offsets, items)
 
 
-def _shape_entries(array: pa.Array, field: FieldDescriptor, bare: c.ColumnType) -> pa.Array:
+def _adapt_entries(array: pa.Array, field: FieldDescriptor, bare: c.ColumnType) -> pa.Array:
     known = message_of(field).fields_by_name
     wanted = _entry_types(bare)
     pairs = array.values
-    shaped = [
-        _shape_single(pairs.field(name), known[name], type_, always=True) for name, type_ in wanted.items()
+    adapted = [
+        _adapt_single(pairs.field(name), known[name], type_, always=True) for name, type_ in wanted.items()
     ]
-    return _relist(array, pa.StructArray.from_arrays(shaped, names=list(wanted)))
+    return _relist(array, pa.StructArray.from_arrays(adapted, names=list(wanted)))
 
 
 def _entry_types(bare: c.ColumnType) -> dict[str, c.ColumnType]:
@@ -80,13 +80,13 @@ def _entry_types(bare: c.ColumnType) -> dict[str, c.ColumnType]:
     )
 
 
-def _shape_single(
+def _adapt_single(
     array: pa.Array, field: FieldDescriptor, type_: c.ColumnType, *, always: bool = False
 ) -> pa.Array:
     """`always`: an absent value is the default even where the type is Nullable, as in entries of maps."""
     absent_is_null = c.is_nullable(type_) and field.has_presence and not always
     if is_message(field):
-        return _shape_message(array, field, type_)
+        return _adapt_message(array, field, type_)
     if pa.types.is_null(array.type):
         array = pa.nulls(len(array), _NUMBERS[field.type])
     if array.null_count and not absent_is_null:
@@ -108,13 +108,13 @@ def _name_members(numbers: pa.Array, field: FieldDescriptor) -> pa.Array:
     return pa.array(names, pa.string()).take(encoded.indices)
 
 
-def _shape_message(array: pa.Array, field: FieldDescriptor, type_: c.ColumnType) -> pa.Array:
+def _adapt_message(array: pa.Array, field: FieldDescriptor, type_: c.ColumnType) -> pa.Array:
     bare = c.bare(type_)
     name = message_of(field).full_name
     if is_json(field, type_):
         return json_texts(array, field)
     if isinstance(bare, c.Tuple):
-        return _shape_tuple(array, field, bare)
+        return _adapt_tuple(array, field, bare)
     if not pa.types.is_struct(array.type):
         return array
     if name in WRAPPERS:
@@ -124,26 +124,26 @@ def _shape_message(array: pa.Array, field: FieldDescriptor, type_: c.ColumnType)
     return _durations(array, bare) if name == DURATION else array
 
 
-def _shape_tuple(array: pa.Array, field: FieldDescriptor, bare: c.Tuple) -> pa.Array:
+def _adapt_tuple(array: pa.Array, field: FieldDescriptor, bare: c.Tuple) -> pa.Array:
     """An absent message is one whose fields are all absent."""
-    shaped = [part_of(array, message_of(field), name, type_) for name, type_ in bare.fields]
-    return pa.StructArray.from_arrays(shaped, names=[name for name, _ in bare.fields])
+    adapted = [part_of(array, message_of(field), name, type_) for name, type_ in bare.fields]
+    return pa.StructArray.from_arrays(adapted, names=[name for name, _ in bare.fields])
 
 
 def part_of(array: pa.Array, descriptor: Descriptor, name: str, type_: c.ColumnType) -> pa.Array:
     """One element of a message: a field, or the name of the member of a oneof that is set."""
     inner = descriptor.fields_by_name.get(name)
     if inner is not None:
-        return _null_below_null(array, shape(child(array, name), inner, type_), type_)
+        return _null_below_null(array, adapt(child(array, name), inner, type_), type_)
     oneof = descriptor.oneofs_by_name.get(name)
     return pa.nulls(len(array)) if oneof is None else set_member(array, oneof)
 
 
-def _null_below_null(array: pa.Array, shaped: pa.Array, type_: c.ColumnType) -> pa.Array:
+def _null_below_null(array: pa.Array, adapted: pa.Array, type_: c.ColumnType) -> pa.Array:
     """In a message that is absent, nothing that could be null has a default."""
     if not c.is_nullable(type_) or not array.null_count:
-        return shaped
-    return pc.if_else(array.is_valid(), shaped, pa.scalar(None, shaped.type))
+        return adapted
+    return pc.if_else(array.is_valid(), adapted, pa.scalar(None, adapted.type))
 
 
 def child(array: pa.Array, name: str) -> pa.Array:
@@ -194,7 +194,7 @@ def _parts(
 
 
 def _times(array: pa.Array, bare: c.ColumnType) -> pa.Array:
-    """As fine as the column needs, so that years beyond 2262 are not lost to nanoseconds nobody asked for."""
+    """As fine as the column needs, so that years beyond 2262 are not lost to nanoseconds that are not needed."""
     seconds, nanos = _parts(array)
     unit = c.unit_of(bare) if isinstance(bare, c.DateTime64) else "s"
     factor = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
@@ -221,7 +221,7 @@ def _durations(array: pa.Array, bare: c.ColumnType) -> pa.Array:
 # -- JSON -------------------------------------------------------------------------------------------------
 
 
-class UnreadableError(Exception):
+class UnreadableMessageError(Exception):
     """A message that was to become JSON and cannot."""
 
 
@@ -237,7 +237,7 @@ def json_texts(array: pa.Array, field: FieldDescriptor) -> pa.Array:
         ]
         return pa.array(texts, pa.string())
     except (DecodeError, json_format.Error, ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise UnreadableError(f"{field.full_name} cannot be written as JSON") from error
+        raise UnreadableMessageError(f"{field.full_name} cannot be written as JSON") from error
 
 
 def write_json(message: Message) -> str:

@@ -25,7 +25,7 @@ from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.pipeline.formats.avro.schema import parse_schema
 from oncehouse.pipeline.formats.avro.schema_references import inline_references
-from oncehouse.pipeline.formats.avro.schema_sources import ask_registry
+from oncehouse.pipeline.formats.avro.schema_sources import fetch_from_registry
 from oncehouse.pipeline.formats.schema_registry import RegistryClient
 from oncehouse.pipeline.schema.discovery import check_schemas
 from registry import Registry, running_registry
@@ -202,7 +202,7 @@ def test_only_avro_records_are_taken_and_the_rest_waits(registry):
     registry.register("hole", PERSON, references=[("places.Address", "nowhere", 1)])
     section = Avro(registry={"url": registry.url})
     names = {str(number) for number in range(1, 8)} | {"word", "99999999999", "²", "", "1" * 5000}
-    assert [schema.schema for schema in ask_registry(section, names)] == [str(good)]
+    assert [schema.schema for schema in fetch_from_registry(section, names)] == [str(good)]
 
 
 def test_names_by_the_thousand_keep_nobody_busy_and_each_gets_its_turn(registry):
@@ -212,7 +212,7 @@ def test_names_by_the_thousand_keep_nobody_busy_and_each_gets_its_turn(registry)
     found = False
     while not found:
         registry.asked.clear()
-        found = bool(list(ask_registry(section, names)))
+        found = bool(list(fetch_from_registry(section, names)))
         assert len(registry.asked) <= 100
 
 
@@ -220,4 +220,4 @@ def test_while_the_registry_is_away_nothing_is_found(registry):
     registry.register("address", ADDRESS)
     registry.answers = [(500, b"")] * 10
     section = Avro(registry={"url": registry.url})
-    assert list(ask_registry(section, {"1"})) == []
+    assert list(fetch_from_registry(section, {"1"})) == []

@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.formats.protobuf.schema_sources import ask_registry
+from oncehouse.pipeline.formats.protobuf.schema_sources import fetch_from_registry
 from oncehouse.protobuf.definition import describe, read_definition
 from protobuf_examples import FOLDER
 from registry import Registry, running_registry
@@ -23,7 +23,8 @@ def registry() -> Iterator[Registry]:
 def ask(registry: Registry, *names: str, **more: object) -> dict[str, str]:
     section = Protobuf(version="prefix", registry={"url": registry.url, "timeout": 5, **more})
     return {
-        schema.schema: read_definition(schema.definition).message for schema in ask_registry(section, names)
+        schema.schema: read_definition(schema.definition).message
+        for schema in fetch_from_registry(section, names)
     }
 
 
@@ -51,7 +52,7 @@ def test_a_schema_comes_with_what_it_imports_and_by_its_indexes(registry):
 def test_a_definition_from_a_registry_holds_all_that_it_needs(registry):
     registry.register("order", text("order_v3.proto"), kind="PROTOBUF", number=3)
     section = Protobuf(version="prefix", registry={"url": registry.url, "timeout": 5})
-    (schema,) = ask_registry(section, ["3:1"])
+    (schema,) = fetch_from_registry(section, ["3:1"])
     assert describe(read_definition(schema.definition)).fields_by_name["at"].message_type.name == "Timestamp"
 
 

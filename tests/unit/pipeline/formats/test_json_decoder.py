@@ -1,4 +1,4 @@
-"""Behaviour of the JSON decoder: framing, reasons, values, and independence of neighbours."""
+"""Behaviour of the JSON decoder: limits of messages, reasons, values, and independence of neighbours."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ GOOD = b'{"a":1}'
 UUID_BYTES = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff").bytes
 
 
-@pytest.fixture(scope="module", autouse=True, params=[json_decode.LEAST_ALIKE, 1], ids=["parsed", "alike"])
+@pytest.fixture(scope="module", autouse=True, params=[json_decode.LEAST_UNIFORM, 1], ids=["parsed", "alike"])
 def _however_it_is_read(request) -> Iterator[None]:
     """By the parser, and by the layout of messages wherever that can be."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_decode, "LEAST_ALIKE", request.param)
-        patch.setattr(json_decode, "_MOST_PASSED", 0)
+        patch.setattr(json_decode, "LEAST_UNIFORM", request.param)
+        patch.setattr(json_decode, "_MOST_UNTRIED_BLOCKS", 0)
         yield
 
 

@@ -59,9 +59,9 @@ def ways(monkeypatch) -> Counter:
 
     monkeypatch.setattr(json_decode, "read_uniform", counting)
     monkeypatch.setattr(fast_path, "_SLICE", 3)
-    monkeypatch.setattr(json_decode, "_MOST_PASSED", 0)
-    monkeypatch.setattr(json_decode, "_MOST_STUMBLES", 2)
-    monkeypatch.setattr(json_decode, "LEAST_ALIKE", 1)
+    monkeypatch.setattr(json_decode, "_MOST_UNTRIED_BLOCKS", 0)
+    monkeypatch.setattr(json_decode, "_MOST_SINGLE_FAILURES", 2)
+    monkeypatch.setattr(json_decode, "LEAST_UNIFORM", 1)
     return seen
 
 
@@ -74,7 +74,7 @@ def decode_both(ways, monkeypatch):
     ) -> Decoded:
         values = pa.array(block, pa.binary())
         with monkeypatch.context() as parsing:
-            parsing.setattr(json_decode, "LEAST_ALIKE", NEVER)
+            parsing.setattr(json_decode, "LEAST_UNIFORM", NEVER)
             parsed = outcome(make(fields, watch=watch).decode(values))
         decoder = make(fields, watch=watch)
         for _ in range(times):
@@ -526,7 +526,7 @@ DIFFERING = pa.concat_arrays([ALIKE.slice(0, 9), OTHER.slice(0, 1)])
 @pytest.fixture
 def tried(ways, monkeypatch):
     """Which of the blocks were tried without the parser."""
-    monkeypatch.setattr(json_decode, "_MOST_PASSED", 31)
+    monkeypatch.setattr(json_decode, "_MOST_UNTRIED_BLOCKS", 31)
 
     def decode(decoder: JsonDecoder, *blocks: pa.Array) -> list[int]:
         found = []
@@ -563,7 +563,7 @@ def test_the_layout_that_was_just_refused_is_not_tried_again_for_the_same_block(
 
 
 def test_few_messages_and_fields_with_maps_go_to_the_parser(ways, tried, monkeypatch):
-    monkeypatch.setattr(json_decode, "LEAST_ALIKE", 10)
+    monkeypatch.setattr(json_decode, "LEAST_UNIFORM", 10)
     assert tried(make({"a": "Int64"}), ALIKE.slice(0, 9), ALIKE) == [1]
     assert tried(make({"a": "Nullable(Int64)", "m": "Map(String, String)"}), ALIKE, ALIKE) == []
 

@@ -185,15 +185,15 @@ def test_parts_of_the_section_that_contradict_each_other_are_refused(given, told
 
 
 def test_where_the_version_stands_becomes_the_framing():
-    assert make_protobuf_format(section()).framing.schema == "1"
+    assert make_protobuf_format(section()).version_source.schema == "1"
     header = make_protobuf_format(section(version="header", header="v", without_header="1"))
-    assert (header.framing.place, header.framing.header, header.framing.schema) == (
+    assert (header.version_source.place, header.version_source.header, header.version_source.schema) == (
         VersionPlace.HEADER,
         "v",
         "1",
     )
     assert header.needs_headers
-    assert make_protobuf_format(section(version="prefix")).framing.place is VersionPlace.PREFIX
+    assert make_protobuf_format(section(version="prefix")).version_source.place is VersionPlace.PREFIX
     envelope = {
         "files": [str(FOLDER / "envelope.proto")],
         "message": "shop.Envelope",

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from oncehouse.capacity import constants
 from oncehouse.column_types.parser import parse_type
-from oncehouse.pipeline.ingest.manifest import TablePlan
+from oncehouse.pipeline.ingest.manifest import TableReadPlan
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES
 from plan_examples import make_read_plan
@@ -41,7 +41,7 @@ def read_and_measure(folder: str, events: int, event_bytes: int) -> tuple[int, i
     plan = make_read_plan(
         folder,
         fields={"id": parse_type("UInt64"), "name": parse_type("String")},
-        tables=(TablePlan(name="t", columns=(("id", "id"), ("name", "name")), id_column=None),),
+        tables=(TableReadPlan(name="t", columns=(("id", "id"), ("name", "name")), id_column=None),),
         max_message_bytes=2 * MEGABYTE,
         part_bytes=PART_BYTES,
         part_rows=500_000,

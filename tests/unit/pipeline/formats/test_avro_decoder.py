@@ -20,12 +20,12 @@ from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
 from oncehouse.pipeline.formats.avro.schema import parse_schema
-from oncehouse.pipeline.formats.base import HEADERS, Decoded, Limits
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.base import HEADERS, Decoded, DecodeLimits
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 
-FIXED = Framing(place=VersionPlace.NONE, schema="1")
-PREFIX = Framing(place=VersionPlace.PREFIX)
-HEADER = Framing(place=VersionPlace.HEADER, header="version")
+FIXED = VersionSource(place=VersionPlace.NONE, schema="1")
+PREFIX = VersionSource(place=VersionPlace.PREFIX)
+HEADER = VersionSource(place=VersionPlace.HEADER, header="version")
 
 
 def record(*fields: Any, name: str = "Event") -> dict[str, Any]:
@@ -44,7 +44,7 @@ def encode(schema: Any, value: Any) -> bytes:
 
 
 def make_decoder(
-    fields: dict[str, str], *schemas: Any, framing: Framing = FIXED, **limits: int
+    fields: dict[str, str], *schemas: Any, version_source: VersionSource = FIXED, **limits: int
 ) -> AvroDecoder:
     return AvroDecoder(
         fields={name: parse_type(text) for name, text in fields.items()},
@@ -52,8 +52,8 @@ def make_decoder(
             Schema(schema=str(number), format="avro", definition=json.dumps(schema))
             for number, schema in enumerate(schemas, start=1)
         ],
-        framing=framing,
-        limits=Limits(max_message_bytes=1 << 20, max_depth=64, **limits),
+        version_source=version_source,
+        limits=DecodeLimits(max_message_bytes=1 << 20, max_depth=64, **limits),
     )
 
 
@@ -260,7 +260,7 @@ FIELDS = {
 
 
 def test_versions_stand_side_by_side_with_aliases_and_defaults_of_the_newest():
-    decoder = make_decoder(FIELDS, OLD, NEW, framing=PREFIX)
+    decoder = make_decoder(FIELDS, OLD, NEW, version_source=PREFIX)
     new = {"id": 2, "email": "b", "tries": 9, "tags": [], "note": "n"}
     values = [
         framed(1, encode(OLD, {"id": 1, "mail": "a"})),
@@ -277,7 +277,7 @@ def test_versions_stand_side_by_side_with_aliases_and_defaults_of_the_newest():
 
 
 def test_the_old_name_of_a_renamed_field_still_finds_it():
-    decoded = make_decoder({"mail": "String"}, OLD, NEW, framing=PREFIX).decode(
+    decoded = make_decoder({"mail": "String"}, OLD, NEW, version_source=PREFIX).decode(
         block(
             [
                 framed(1, encode(OLD, {"id": 1, "mail": "a"})),
@@ -297,8 +297,8 @@ def test_the_newest_version_is_the_one_with_the_greatest_number():
             Schema(schema=name, format="avro", definition=json.dumps(one))
             for name, one in sorted(schemas.items())
         ],
-        framing=PREFIX,
-        limits=Limits(max_message_bytes=1 << 20, max_depth=64),
+        version_source=PREFIX,
+        limits=DecodeLimits(max_message_bytes=1 << 20, max_depth=64),
     )
     decoded = decoder.decode(block([framed(9, encode(schemas["9"], {"id": 1}))]))
     assert decoded.rows.to_pylist() == [{"added": 5}]
@@ -328,7 +328,7 @@ def test_a_list_cannot_have_more_values_than_its_message_has_bytes(item, message
 
 
 def test_a_field_that_no_default_fills_is_missing():
-    decoded = make_decoder({"id": "Int64", "gone": "String"}, OLD, framing=FIXED).decode(
+    decoded = make_decoder({"id": "Int64", "gone": "String"}, OLD, version_source=FIXED).decode(
         block([encode(OLD, {"id": 1, "mail": "a"})])
     )
     assert decoded.rejected[0].reason is Reason.MISSING_FIELD
@@ -339,14 +339,14 @@ def test_a_field_that_no_default_fills_is_missing():
 
 
 def test_a_default_that_does_not_fit_its_column_is_refused_by_row():
-    decoder = make_decoder({"id": "Int64", "tries": "Enum8('x' = 1)"}, OLD, NEW, framing=PREFIX)
+    decoder = make_decoder({"id": "Int64", "tries": "Enum8('x' = 1)"}, OLD, NEW, version_source=PREFIX)
     decoded = decoder.decode(block([framed(1, encode(OLD, {"id": 1, "mail": "a"}))]))
     assert [one.detail.split(":")[0] for one in decoded.rejected] == ["field tries"]
 
 
 def test_without_a_prefix_there_is_no_version():
     other = b"\1" + framed(1, encode(OLD, {"id": 1, "mail": "a"}))[1:]
-    decoded = make_decoder({"id": "Int64"}, OLD, framing=PREFIX).decode(block([b"", b"\0\0\0", other]))
+    decoded = make_decoder({"id": "Int64"}, OLD, version_source=PREFIX).decode(block([b"", b"\0\0\0", other]))
     assert [one.reason for one in decoded.rejected] == [Reason.MALFORMED] * 3
     assert "wire prefix" in decoded.rejected[0].detail
 
@@ -364,14 +364,16 @@ def test_the_version_may_stand_in_a_header_and_the_last_one_counts():
         [{"key": "version", "value": b"9" * 201}],
         [{"key": "version", "value": b"9\n"}],
     ]
-    decoded = make_decoder({"id": "Int64"}, OLD, framing=HEADER).decode(block([body] * 9, headers))
+    decoded = make_decoder({"id": "Int64"}, OLD, version_source=HEADER).decode(block([body] * 9, headers))
     assert decoded.taken.tolist() == [0]
     assert [one.index for one in decoded.rejected] == [1, 2, 3, 4, 6, 7, 8]
     assert [one.schema for one in decoded.waiting] == ["9"]
 
 
 def test_records_read_before_keep_the_schema_they_were_read_with():
-    decoder = make_decoder({"id": "Int64"}, OLD, record(("x", "string"), ("id", "long")), framing=FIXED)
+    decoder = make_decoder(
+        {"id": "Int64"}, OLD, record(("x", "string"), ("id", "long")), version_source=FIXED
+    )
     again = block([encode(OLD, {"id": 4, "mail": "a"})] * 2).append_column(
         "schema", pa.array(["1", None], pa.string())
     )

@@ -19,12 +19,12 @@ from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.base import DecodeLimits
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.transform import lookup_join
-from oncehouse.pipeline.transform.lookup_join import Joined
-from oncehouse.pipeline.transform.plan_builder import check_shape, plan_shape
-from oncehouse.pipeline.transform.transformer import Shaped, Shaper, ShapingDecoder
+from oncehouse.pipeline.transform.lookup_join import LoadedLookup
+from oncehouse.pipeline.transform.plan_builder import check_transform, plan_transform
+from oncehouse.pipeline.transform.transformer import Transformed, Transformer, TransformingDecoder
 
 FIELDS = {"id": "UInt64", "kind": "LowCardinality(String)", "amount": "String", "product": "UInt32"}
 EVENTS = {
@@ -47,19 +47,19 @@ def make_pipeline(folder: Path, *, tables: list[dict] | None = None, **shape) ->
     )
 
 
-def shape(pipeline: Pipeline, events: dict = EVENTS) -> Shaped:
+def transform(pipeline: Pipeline, events: dict = EVENTS) -> Transformed:
     rows = pa.RecordBatch.from_arrays(
         [pa.array(events[name], arrow_type(parse_type(text))) for name, text in FIELDS.items()],
         names=[*FIELDS],
     )
-    plan = plan_shape(pipeline, token=1)
+    plan = plan_transform(pipeline, token=1)
     assert plan is not None
-    return Shaper(plan, FileStore(pipeline.ledger.files)).shape(rows)
+    return Transformer(plan, FileStore(pipeline.ledger.files)).transform(rows)
 
 
-def rejected(shaped: Shaped) -> dict[int, str]:
-    assert {str(found.reason) for found in shaped.rejected} <= {"not_shaped"}
-    return {found.index: found.detail for found in shaped.rejected}
+def rejected(transformed: Transformed) -> dict[int, str]:
+    assert {str(found.reason) for found in transformed.rejected} <= {"not_shaped"}
+    return {found.index: found.detail for found in transformed.rejected}
 
 
 def write_function(folder: Path, body: str) -> dict[str, str]:
@@ -77,60 +77,62 @@ def test_rows_gain_columns_of_their_declared_types_and_keep_their_fields(tmp_pat
         "double": {"type": "UInt8", "sql": "id * 2"},
         "same": {"type": "String", "sql": "kind"},
     }
-    shaped = shape(make_pipeline(tmp_path, columns=columns))
-    assert shaped.rows.schema.names == [*FIELDS, "total", "double", "same"]
-    assert shaped.rows.schema.field("total").type == pa.decimal128(18, 4)
-    assert shaped.rows.schema.field("double").type == pa.uint8()
-    assert [str(value) for value in shaped.rows.column("total").to_pylist()] == [
+    transformed = transform(make_pipeline(tmp_path, columns=columns))
+    assert transformed.rows.schema.names == [*FIELDS, "total", "double", "same"]
+    assert transformed.rows.schema.field("total").type == pa.decimal128(18, 4)
+    assert transformed.rows.schema.field("double").type == pa.uint8()
+    assert [str(value) for value in transformed.rows.column("total").to_pylist()] == [
         "3.0000",
         "None",
         "None",
         "4.0000",
     ]
-    assert shaped.rows.select([*FIELDS]).to_pydict() == EVENTS
+    assert transformed.rows.select([*FIELDS]).to_pydict() == EVENTS
 
 
 def test_a_row_whose_expression_fails_is_rejected_and_names_column_and_error(tmp_path):
     columns = {"total": {"type": "Decimal(10, 2)", "sql": "amount::DECIMAL(10, 2)"}}
-    shaped = shape(make_pipeline(tmp_path, columns=columns))
-    found = rejected(shaped)
+    transformed = transform(make_pipeline(tmp_path, columns=columns))
+    found = rejected(transformed)
     assert set(found) == {1, 2}
     assert found[2].startswith("total: Conversion Error: ")
     assert '"x"' in found[2]
-    assert shaped.rows.column("id").to_pylist() == [1, 4]
-    assert shaped.taken.tolist() == [0, 3]
+    assert transformed.rows.column("id").to_pylist() == [1, 4]
+    assert transformed.taken.tolist() == [0, 3]
 
 
 def test_a_value_that_does_not_fit_its_column_is_rejected(tmp_path):
-    shaped = shape(make_pipeline(tmp_path, columns={"small": {"type": "UInt8", "sql": "product * 25"}}))
-    assert set(rejected(shaped)) == {1, 2, 3}
-    assert rejected(shaped)[1].startswith("small: ")
-    assert shaped.rows.column("small").to_pylist() == [250]
+    transformed = transform(
+        make_pipeline(tmp_path, columns={"small": {"type": "UInt8", "sql": "product * 25"}})
+    )
+    assert set(rejected(transformed)) == {1, 2, 3}
+    assert rejected(transformed)[1].startswith("small: ")
+    assert transformed.rows.column("small").to_pylist() == [250]
 
 
 def test_null_in_a_column_that_takes_none_is_rejected(tmp_path):
     columns = {"bought": {"type": "String", "sql": "CASE WHEN kind = 'buy' THEN amount END"}}
-    shaped = shape(make_pipeline(tmp_path, columns=columns))
-    assert set(rejected(shaped)) == {1, 2}
-    assert "null" in rejected(shaped)[1]
+    transformed = transform(make_pipeline(tmp_path, columns=columns))
+    assert set(rejected(transformed)) == {1, 2}
+    assert "null" in rejected(transformed)[1]
 
 
 def test_what_where_does_not_want_is_skipped_and_never_computed(tmp_path):
-    shaped = shape(
+    transformed = transform(
         make_pipeline(
             tmp_path,
             where="kind = 'buy'",
             columns={"total": {"type": "Decimal(10, 2)", "sql": "amount::DECIMAL(10, 2)"}},
         )
     )
-    assert not shaped.rejected
-    assert (shaped.taken.tolist(), shaped.skipped.tolist()) == ([0, 3], [1, 2])
+    assert not transformed.rejected
+    assert (transformed.taken.tolist(), transformed.skipped.tolist()) == ([0, 3], [1, 2])
 
 
 def test_where_that_is_null_skips_and_where_that_fails_rejects(tmp_path):
-    shaped = shape(make_pipeline(tmp_path, where="nullif(amount, 'none')::DOUBLE > 1.7"))
-    assert (shaped.taken.tolist(), shaped.skipped.tolist()) == ([3], [0, 1])
-    assert rejected(shaped)[2].startswith("where: ")
+    transformed = transform(make_pipeline(tmp_path, where="nullif(amount, 'none')::DOUBLE > 1.7"))
+    assert (transformed.taken.tolist(), transformed.skipped.tolist()) == ([3], [0, 1])
+    assert rejected(transformed)[2].startswith("where: ")
 
 
 def test_an_event_goes_to_each_table_whose_route_is_true(tmp_path):
@@ -140,26 +142,28 @@ def test_an_event_goes_to_each_table_whose_route_is_true(tmp_path):
         {"name": "large", "route": {"where": "double > 4 AND kind <> 'view'"}},
     ]
     pipeline = make_pipeline(tmp_path, tables=tables, columns={"double": {"type": "UInt64", "sql": "id * 2"}})
-    shaped = shape(pipeline)
-    assert [shaped.rows.column(name).to_pylist() for name in shaped.rows.schema.names[-2:]] == [
+    transformed = transform(pipeline)
+    assert [transformed.rows.column(name).to_pylist() for name in transformed.rows.schema.names[-2:]] == [
         [True, False, False, True],
         [False, False, False, True],
     ]
 
 
 def test_a_route_that_fails_rejects_its_row_alone(tmp_path):
-    shaped = shape(make_pipeline(tmp_path, tables=[{"name": "some", "route": {"where": "amount::INT > 0"}}]))
-    assert set(rejected(shaped)) == {1, 2}
-    assert rejected(shaped)[1].startswith("route of some: ")
+    transformed = transform(
+        make_pipeline(tmp_path, tables=[{"name": "some", "route": {"where": "amount::INT > 0"}}])
+    )
+    assert set(rejected(transformed)) == {1, 2}
+    assert rejected(transformed)[1].startswith("route of some: ")
 
 
 def test_an_empty_block_keeps_its_columns(tmp_path):
     empty = {name: [] for name in FIELDS}
     tables = [{"name": "all", "route": {"where": "id > 1"}}]
     columns = {"double": {"type": "UInt8", "sql": "id * 2"}}
-    shaped = shape(make_pipeline(tmp_path, tables=tables, where="id > 1", columns=columns), empty)
-    assert shaped.rows.num_rows == 0
-    assert shaped.rows.schema.field("double").type == pa.uint8()
+    transformed = transform(make_pipeline(tmp_path, tables=tables, where="id > 1", columns=columns), empty)
+    assert transformed.rows.num_rows == 0
+    assert transformed.rows.schema.field("double").type == pa.uint8()
 
 
 @settings(max_examples=15, deadline=None)
@@ -176,12 +180,12 @@ def test_every_row_is_taken_rejected_or_skipped_once(tmp_path_factory, amounts):
         where="kind = 'buy' OR amount = ''",
         columns={"total": {"type": "Int32", "sql": "amount::INT"}},
     )
-    shaped = shape(pipeline, events)
-    places = [*shaped.taken.tolist(), *rejected(shaped), *shaped.skipped.tolist()]
+    transformed = transform(pipeline, events)
+    places = [*transformed.taken.tolist(), *rejected(transformed), *transformed.skipped.tolist()]
     assert sorted(places) == list(range(len(amounts)))
-    for place in shaped.taken.tolist():
+    for place in transformed.taken.tolist():
         assert amounts[place] in {"1", "2.5", "-3"}
-    for place in rejected(shaped):
+    for place in rejected(transformed):
         assert amounts[place] in {"x", ""}
 
 
@@ -189,12 +193,12 @@ def test_places_are_those_of_the_block_also_when_decoding_has_left_some_out(tmp_
     pipeline = make_pipeline(
         tmp_path, where="kind <> 'ping'", columns={"total": {"type": "Int32", "sql": "amount::INT"}}
     )
-    plan = plan_shape(pipeline, token=1)
+    plan = plan_transform(pipeline, token=1)
     assert plan is not None
     types = {name: parse_type(text) for name, text in FIELDS.items()}
-    decoder = ShapingDecoder(
-        JsonFormat().make_decoder(types, (), Limits(max_message_bytes=1000, max_depth=8)),
-        Shaper(plan, FileStore(pipeline.ledger.files)),
+    decoder = TransformingDecoder(
+        JsonFormat().make_decoder(types, (), DecodeLimits(max_message_bytes=1000, max_depth=8)),
+        Transformer(plan, FileStore(pipeline.ledger.files)),
     )
     event = '{"id": 1, "kind": "%s", "amount": "%s", "product": 1}'
     values = [
@@ -231,11 +235,11 @@ ADD_LENGTH = """
 def test_a_function_gives_the_columns_that_are_declared_without_sql(tmp_path):
     columns = {"double": {"type": "UInt64", "sql": "id * 2"}, "length": {"type": "UInt8"}}
     pipeline = make_pipeline(tmp_path, columns=columns, function=write_function(tmp_path, ADD_LENGTH))
-    check_shape(pipeline)
-    shaped = shape(pipeline)
-    assert shaped.rows.column("length").to_pylist() == [4, 4, 1, 1]
-    assert shaped.rows.schema.field("length").type == pa.uint8()
-    assert shaped.rows.schema.names == [*FIELDS, "double", "length"]
+    check_transform(pipeline)
+    transformed = transform(pipeline)
+    assert transformed.rows.column("length").to_pylist() == [4, 4, 1, 1]
+    assert transformed.rows.schema.field("length").type == pa.uint8()
+    assert transformed.rows.schema.names == [*FIELDS, "double", "length"]
 
 
 def test_rows_that_a_function_leaves_out_are_skipped_in_whatever_order_it_gives_the_rest(tmp_path):
@@ -248,10 +252,10 @@ def test_rows_that_a_function_leaves_out_are_skipped_in_whatever_order_it_gives_
         """,
     )
     pipeline = make_pipeline(tmp_path, columns={"copy": {"type": "UInt64"}}, function=function)
-    check_shape(pipeline)
-    shaped = shape(pipeline)
-    assert shaped.rows.column("copy").to_pylist() == shaped.rows.column("id").to_pylist() == [1, 4]
-    assert shaped.skipped.tolist() == [1, 2]
+    check_transform(pipeline)
+    transformed = transform(pipeline)
+    assert transformed.rows.column("copy").to_pylist() == transformed.rows.column("id").to_pylist() == [1, 4]
+    assert transformed.skipped.tolist() == [1, 2]
 
 
 def test_a_function_may_only_leave_rows_out(tmp_path):
@@ -263,10 +267,10 @@ def test_a_function_may_only_leave_rows_out(tmp_path):
         """,
     )
     pipeline = make_pipeline(tmp_path, function=function)
-    check_shape(pipeline)
-    shaped = shape(pipeline)
-    assert (shaped.taken.tolist(), shaped.skipped.tolist()) == ([2, 3], [0, 1])
-    assert shaped.rows.schema.names == [*FIELDS]
+    check_transform(pipeline)
+    transformed = transform(pipeline)
+    assert (transformed.taken.tolist(), transformed.skipped.tolist()) == ([2, 3], [0, 1])
+    assert transformed.rows.schema.names == [*FIELDS]
 
 
 @pytest.mark.parametrize("trouble", ["raise ValueError('bad amount')", "raise SystemExit(3)", "return None"])
@@ -281,10 +285,10 @@ def test_the_errors_of_a_function_cost_only_the_rows_that_cause_them(tmp_path, t
         """,
     )
     pipeline = make_pipeline(tmp_path, columns={"n": {"type": "UInt64"}}, function=function)
-    shaped = shape(pipeline)
-    assert set(rejected(shaped)) == {2}
-    assert rejected(shaped)[2].startswith("function: ")
-    assert shaped.rows.column("n").to_pylist() == [1, 2, 4]
+    transformed = transform(pipeline)
+    assert set(rejected(transformed)) == {2}
+    assert rejected(transformed)[2].startswith("function: ")
+    assert transformed.rows.column("n").to_pylist() == [1, 2, 4]
 
 
 def test_a_value_of_a_function_that_does_not_fit_is_rejected(tmp_path):
@@ -296,9 +300,9 @@ def test_a_value_of_a_function_that_does_not_fit_is_rejected(tmp_path):
         """,
     )
     pipeline = make_pipeline(tmp_path, columns={"n": {"type": "UInt8"}}, function=function)
-    shaped = shape(pipeline)
-    assert set(rejected(shaped)) == {2, 3}
-    assert rejected(shaped)[2].startswith("n: ")
+    transformed = transform(pipeline)
+    assert set(rejected(transformed)) == {2, 3}
+    assert rejected(transformed)[2].startswith("n: ")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +330,7 @@ def test_a_function_that_breaks_its_contract_is_refused_before_data_moves(tmp_pa
         tmp_path, columns={"n": {"type": "UInt64"}}, function=write_function(tmp_path, body)
     )
     with pytest.raises(ConfigurationError, match=told):
-        check_shape(pipeline)
+        check_transform(pipeline)
 
 
 def test_a_function_that_repeats_rows_makes_no_row_twice(tmp_path):
@@ -338,8 +342,8 @@ def test_a_function_that_repeats_rows_makes_no_row_twice(tmp_path):
             return twice.append_column("n", twice["id"])
         """,
     )
-    shaped = shape(make_pipeline(tmp_path, columns={"n": {"type": "UInt64"}}, function=function))
-    assert set(rejected(shaped)) == {0, 1, 2, 3}
+    transformed = transform(make_pipeline(tmp_path, columns={"n": {"type": "UInt64"}}, function=function))
+    assert set(rejected(transformed)) == {0, 1, 2, 3}
 
 
 # -- look-ups ---------------------------------------------------------------------------------------------
@@ -383,10 +387,10 @@ def look_up(folder: Path, suffix: str = ".csv", **changes) -> Pipeline:
 def test_a_look_up_gives_its_columns_by_key_and_null_where_it_has_none(tmp_path, suffix):
     write_lookup(tmp_path, suffix)
     pipeline = look_up(tmp_path, suffix)
-    check_shape(pipeline)
-    shaped = shape(pipeline)
-    assert shaped.rows.column("product_name").to_pylist() == ["ant", "bee", None, "bee"]
-    costs = [None if cost is None else str(cost) for cost in shaped.rows.column("cost").to_pylist()]
+    check_transform(pipeline)
+    transformed = transform(pipeline)
+    assert transformed.rows.column("product_name").to_pylist() == ["ant", "bee", None, "bee"]
+    costs = [None if cost is None else str(cost) for cost in transformed.rows.column("cost").to_pylist()]
     assert costs == ["1.25", "5.00", None, "10.00"]
 
 
@@ -394,22 +398,22 @@ def test_a_look_up_serves_where_and_columns_alike(tmp_path):
     write_lookup(tmp_path, ".csv")
     pipeline = look_up(tmp_path)
     where = pipeline.shape.model_copy(update={"where": "products.name IS NULL OR products.name = 'bee'"})
-    shaped = shape(pipeline.model_copy(update={"shape": where}))
-    assert shaped.taken.tolist() == [1, 2, 3]
-    assert shaped.rows.column("product_name").to_pylist() == ["bee", None, "bee"]
+    transformed = transform(pipeline.model_copy(update={"shape": where}))
+    assert transformed.taken.tolist() == [1, 2, 3]
+    assert transformed.rows.column("product_name").to_pylist() == ["bee", None, "bee"]
 
 
 def test_a_look_up_is_pinned_until_its_file_changes(tmp_path):
     write_lookup(tmp_path, ".csv")
     pipeline = look_up(tmp_path)
-    before, again = plan_shape(pipeline, token=5), plan_shape(pipeline, token=5)
+    before, again = plan_transform(pipeline, token=5), plan_transform(pipeline, token=5)
     assert before == again
     write_lookup(tmp_path, ".csv", [(10, "asp", "3")])
-    after = plan_shape(pipeline, token=5)
+    after = plan_transform(pipeline, token=5)
     assert after != before
     store = FileStore(pipeline.ledger.files)
     assert len(list(store.walk("shop/lookups/"))) == 1
-    assert shape(pipeline).rows.column("product_name").to_pylist() == ["asp", None, None, None]
+    assert transform(pipeline).rows.column("product_name").to_pylist() == ["asp", None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -427,20 +431,20 @@ def test_a_look_up_is_pinned_until_its_file_changes(tmp_path):
 def test_a_look_up_that_cannot_be_used_is_refused_with_its_place(tmp_path, content, told):
     (tmp_path / "products.csv").write_text(content)
     with pytest.raises(ConfigurationError, match=f"shape.lookups.products: .*products.csv .*{told}"):
-        check_shape(look_up(tmp_path))
+        check_transform(look_up(tmp_path))
 
 
 def test_a_look_up_that_is_missing_or_too_large_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match="No such file"):
-        check_shape(look_up(tmp_path))
+        check_transform(look_up(tmp_path))
     write_lookup(tmp_path, ".csv")
     monkeypatch.setattr("oncehouse.pipeline.transform.lookup_tables.MAX_FILE_BYTES", 10)
     with pytest.raises(ConfigurationError, match="larger than"):
-        check_shape(look_up(tmp_path))
+        check_transform(look_up(tmp_path))
     monkeypatch.undo()
     monkeypatch.setattr("oncehouse.pipeline.transform.lookup_tables.MAX_MEMORY_BYTES", 10)
     with pytest.raises(ConfigurationError, match="of memory"):
-        check_shape(look_up(tmp_path))
+        check_transform(look_up(tmp_path))
 
 
 keys = st.one_of(
@@ -465,7 +469,7 @@ def test_keys_are_found_alike_in_small_and_large_look_ups(small_rows, known, dat
     kept = data.draw(st.integers(1, len(known)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup_join, "SMALL_ROWS", small_rows)
-        joined = Joined(pa.table({"key": known.slice(0, kept), ".v": pa.array(np.arange(kept))}))
+        joined = LoadedLookup(pa.table({"key": known.slice(0, kept), ".v": pa.array(np.arange(kept))}))
         asked = pa.concat_arrays([known, pa.nulls(1, known.type), known])
         found = joined.take("v", joined.find(asked)).to_pylist()
     once = [row if row < kept else None for row in range(len(known))]
@@ -475,9 +479,9 @@ def test_keys_are_found_alike_in_small_and_large_look_ups(small_rows, known, dat
 def test_keys_that_share_a_hash_are_told_apart(monkeypatch):
     monkeypatch.setattr(lookup_join, "SMALL_ROWS", 0)
     monkeypatch.setattr(lookup_join, "xxh3_hashes", lambda column: np.zeros(len(column), dtype=np.uint64))
-    one = Joined(pa.table({"key": ["a"], ".v": [1]}))
+    one = LoadedLookup(pa.table({"key": ["a"], ".v": [1]}))
     assert one.take("v", one.find(pa.array(["a", "b"]))).to_pylist() == [1, None]
-    two = Joined(pa.table({"key": ["a", "b"], ".v": [1, 2]}))
+    two = LoadedLookup(pa.table({"key": ["a", "b"], ".v": [1, 2]}))
     assert two.take("v", two.find(pa.array(["b", "a", "c"]))).to_pylist() == [2, 1, None]
 
 

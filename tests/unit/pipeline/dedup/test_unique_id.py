@@ -20,7 +20,7 @@ from oncehouse.pipeline.dedup.identity_rule import Rule, fingerprint, resolve_fi
 from oncehouse.pipeline.dedup.unique_id import (
     encode_identity,
     find_header,
-    refuse_nameless,
+    reject_unidentified,
     unique_ids,
 )
 from oncehouse.pipeline.formats.base import HEADERS, Decoded
@@ -288,7 +288,7 @@ def test_a_record_without_the_key_or_a_header_of_the_rule_has_no_identity():
         skipped=np.array([1]),
         schemas=pa.array(["v1", "v1", "v2", "v2"]),
     )
-    judged = refuse_nameless(rule("a", headers=("id",), key=True), beside, decoded)
+    judged = reject_unidentified(rule("a", headers=("id",), key=True), beside, decoded)
     assert judged.rows.column("a").to_pylist() == ["0", "3"], "an empty header is a value"
     assert judged.taken.tolist() == [0, 3]
     assert judged.schemas is not None
@@ -297,7 +297,7 @@ def test_a_record_without_the_key_or_a_header_of_the_rule_has_no_identity():
         (2, "header 'id', which belongs to the identity, is missing"),
         (4, "the key, which belongs to the identity, is missing"),
     ]
-    assert refuse_nameless(rule("a"), beside, decoded) is decoded
+    assert reject_unidentified(rule("a"), beside, decoded) is decoded
 
 
 def test_payload_hashes_are_xxh3_and_the_same_in_every_process():

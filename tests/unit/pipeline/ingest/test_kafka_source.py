@@ -19,8 +19,8 @@ from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, 
 from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.ingest.kafka_source import (
+    KafkaTopics,
     TopicFacts,
-    Topics,
     check_topics,
     java_options,
     read_ranges,
@@ -102,7 +102,7 @@ FACTS = {"events": TopicFacts(topic="events", topic_id="first", partitions=2, re
 
 
 def test_a_topic_whose_id_has_changed_stops_the_pipeline():
-    with pytest.raises(DataLossError, match="events was deleted and made anew"):
+    with pytest.raises(DataLossError, match="events was deleted and created again"):
         check_topics(FACTS, {"events": "another"}, {}, {})
 
 
@@ -157,7 +157,7 @@ def test_scram_has_a_login_module_of_its_own(spelling):
 def test_an_option_that_kafka_does_not_know_is_the_users_to_correct():
     kafka = Kafka(bootstrap_servers=SERVERS, topics=["events"], options={"no.such.option": "1"})
     with pytest.raises(ConfigurationError, match=r"no\.such\.option"):
-        Topics(kafka)
+        KafkaTopics(kafka)
 
 
 def test_a_partition_added_to_a_known_topic_must_still_begin_at_its_beginning():
@@ -256,7 +256,7 @@ class LeaderlessAdmin:
 
 def ask_leaderless(monkeypatch, admin: LeaderlessAdmin):
     monkeypatch.setattr(kafka_source, "_LEADER_SECONDS", 0.0)
-    topics = Topics(Kafka(bootstrap_servers=SERVERS, topics=("events",)))
+    topics = KafkaTopics(Kafka(bootstrap_servers=SERVERS, topics=("events",)))
     topics._admin = admin
     return topics.latest([("events", 0)])
 
@@ -294,7 +294,7 @@ class Answers:
 
 def ask(monkeypatch, *offsets: int) -> dict[tuple[str, int], LogEnd]:
     monkeypatch.setattr(kafka_source, "_LEADER_SECONDS", 0.0)
-    topics = Topics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["events"]))
+    topics = KafkaTopics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["events"]))
     monkeypatch.setattr(topics, "_admin", Answers(*offsets))
     return topics.ends([("events", 0)])
 
@@ -313,7 +313,7 @@ def ask_unanswered(monkeypatch, code: int) -> Exception:
         raise Unanswered(("clicks", 1), KafkaError(code))
 
     monkeypatch.setattr(kafka_source, "ask_epoch_ends", ask_nobody)
-    topics = Topics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["clicks", "events"]))
+    topics = KafkaTopics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["clicks", "events"]))
     with pytest.raises(OncehouseError) as raised:
         topics.epoch_ends({("clicks", 1): 3, ("events", 0): 3})
     return raised.value

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat
-from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace, VersionSource
 from oncehouse.protobuf.definition import describe
 from oncehouse.protobuf.fields import check_fields
 from protobuf_examples import (
@@ -340,7 +340,7 @@ def test_a_version_with_none_of_the_declared_fields_still_makes_rows():
 
 
 def header_format(default=""):
-    return ProtobufFormat(framing=Framing(place=VersionPlace.HEADER, header="v", schema=default))
+    return ProtobufFormat(version_source=VersionSource(place=VersionPlace.HEADER, header="v", schema=default))
 
 
 def test_a_version_stands_in_a_header_and_an_unknown_one_waits():
@@ -388,7 +388,7 @@ def test_a_registrys_prefix_names_schema_and_message():
         schema("300:1.0", "order_v4.proto", "shop.Other.Inner"),
     ]
     decoder = make_decoder(
-        {"id": "Int64"}, schemas, ProtobufFormat(framing=Framing(place=VersionPlace.PREFIX))
+        {"id": "Int64"}, schemas, ProtobufFormat(version_source=VersionSource(place=VersionPlace.PREFIX))
     )
     inner = message_class("order_v4.proto", "shop.Other.Inner")(id=9).SerializeToString()
     values = [
@@ -424,7 +424,7 @@ def enveloped(version, body, **given):
 def envelope_format(body):
     text = definition("envelope.proto", "shop.Envelope").to_text()
     return ProtobufFormat(
-        framing=Framing(place=VersionPlace.NONE),
+        version_source=VersionSource(place=VersionPlace.NONE),
         envelope=Envelope(definition=text, field="version", body=body),
     )
 
@@ -452,7 +452,7 @@ def test_a_version_stands_in_a_field_that_all_versions_share():
     decoder = make_decoder(
         {"version": "Int64"},
         schemas,
-        ProtobufFormat(framing=Framing(place=VersionPlace.NONE), envelope=shared),
+        ProtobufFormat(version_source=VersionSource(place=VersionPlace.NONE), envelope=shared),
     )
     values = [enveloped(5, b"", tag="a"), enveloped(6, b"", tag="b"), enveloped(7, b"")]
     decoded = decoder.decode(block([value.SerializeToString() for value in values]))

@@ -106,15 +106,15 @@ def make(fields: dict[str, str]) -> JsonDecoder:
 
 
 DECODERS = [make(FIELDS), make(WITH_MAP)]
-LEAST_ALIKE = st.sampled_from([1, json_decode.LEAST_ALIKE])
+LEAST_UNIFORM = st.sampled_from([1, json_decode.LEAST_UNIFORM])
 """By the layout of messages wherever that can be, and by the parser."""
 
 
 @contextmanager
 def reading_alike(least: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_decode, "LEAST_ALIKE", least)
-        patch.setattr(json_decode, "_MOST_PASSED", 0)
+        patch.setattr(json_decode, "LEAST_UNIFORM", least)
+        patch.setattr(json_decode, "_MOST_UNTRIED_BLOCKS", 0)
         yield
 
 
@@ -128,7 +128,7 @@ def outcome(done: Decoded) -> dict[int, object]:
 
 
 @examples(300)
-@given(st.lists(MESSAGES, max_size=8), st.sampled_from(DECODERS), LEAST_ALIKE, LEAST_ALIKE)
+@given(st.lists(MESSAGES, max_size=8), st.sampled_from(DECODERS), LEAST_UNIFORM, LEAST_UNIFORM)
 def test_every_message_has_one_outcome_and_the_same_alone(messages, decoder, least, least_alone):
     with reading_alike(least):
         done = decoder.decode(pa.array(messages, pa.binary()))
@@ -144,7 +144,7 @@ def test_every_message_has_one_outcome_and_the_same_alone(messages, decoder, lea
 
 
 @examples(200)
-@given(st.lists(FITTING, min_size=1, max_size=6), LEAST_ALIKE)
+@given(st.lists(FITTING, min_size=1, max_size=6), LEAST_UNIFORM)
 def test_what_fits_the_declared_fields_is_taken_with_its_values(events, least):
     for decoder in DECODERS:
         with reading_alike(least):

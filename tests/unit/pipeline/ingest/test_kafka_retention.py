@@ -3,14 +3,16 @@
 import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.pipeline.ingest.kafka_retention import judge_topic, read_settings
+from oncehouse.pipeline.ingest.kafka_retention import check_topic_retention, read_settings
 
 DAY = 86_400.0
 
 
 def judge(config, *, outage=3 * DAY, rate=None):
     settings = read_settings(config)
-    return list(judge_topic("events", settings, longest_outage_seconds=outage, bytes_per_second=rate))
+    return list(
+        check_topic_retention("events", settings, longest_outage_seconds=outage, bytes_per_second=rate)
+    )
 
 
 def only(findings):
@@ -66,6 +68,6 @@ def test_a_topic_that_compacts_and_deletes_is_judged_by_both():
 
 
 def test_settings_that_may_not_be_read_are_a_warning():
-    finding = only(list(judge_topic("events", None, longest_outage_seconds=DAY)))
+    finding = only(list(check_topic_retention("events", None, longest_outage_seconds=DAY)))
     assert finding.level is Level.WARNING
     assert "DescribeConfigs" in finding.advice

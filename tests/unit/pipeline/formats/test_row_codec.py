@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import arrow_type
-from oncehouse.pipeline.formats.base import Limits
-from oncehouse.pipeline.formats.dataframe import FrameDecoder, WithFrames, fit_rows, schema_of
+from oncehouse.pipeline.formats.base import DecodeLimits
+from oncehouse.pipeline.formats.dataframe import DataFrameDecoder, MixedDecoder, convert_rows, schema_of
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.formats.row_codec import MARK, decode_rows, encode_rows
 
-LIMITS = Limits(max_message_bytes=1 << 20, max_depth=64)
+LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_depth=64)
 FLAT = {
     "Int8": st.integers(-128, 127),
     "UInt64": st.integers(0, 2**64 - 1),
@@ -142,13 +142,13 @@ def test_rows_come_back_from_their_bytes_as_they_were(table):
 def test_what_was_fitted_once_is_decoded_again_to_the_same_values(table):
     declared, rows = table
     fields = {name: parse_type(text) for name, text in declared.items()}
-    fitted = fit_rows(rows, fields)
+    fitted = convert_rows(rows, fields)
     schema = schema_of(fields)
     kept = fitted.rows
     block = pa.record_batch(
         [encode_rows(kept), pa.repeat(pa.scalar(schema.schema), kept.num_rows)], names=["value", "schema"]
     )
-    again = FrameDecoder(fields, [schema], LIMITS).decode(block)
+    again = DataFrameDecoder(fields, [schema], LIMITS).decode(block)
     assert not again.rejected
     assert bits(again.rows) == bits(kept)
     assert again.taken.tolist() == list(range(kept.num_rows))
@@ -164,7 +164,7 @@ def test_whatever_the_bytes_each_is_a_row_or_a_rejection(values):
         [pa.array([*values, good[0].as_py()], pa.binary()), pa.repeat(schema.schema, len(values) + 1)],
         names=["value", "schema"],
     )
-    decoded = FrameDecoder(fields, [schema], LIMITS).decode(block)
+    decoded = DataFrameDecoder(fields, [schema], LIMITS).decode(block)
     places = [*decoded.taken.tolist(), *(found.index for found in decoded.rejected)]
     assert sorted(places) == list(range(len(values) + 1))
     assert len(values) in decoded.taken, "a good neighbour is not touched"
@@ -176,7 +176,7 @@ def test_rows_kept_under_older_fields_fit_the_fields_of_today():
     schema = schema_of(before)
     values = encode_rows(pa.record_batch([pa.array([1, 2], pa.uint32())], names=["id"]))
     block = pa.record_batch([values, pa.repeat(schema.schema, 2)], names=["value", "schema"])
-    decoded = FrameDecoder(now, [schema], LIMITS).decode(block)
+    decoded = DataFrameDecoder(now, [schema], LIMITS).decode(block)
     assert decoded.rows.to_pylist() == [{"id": 1, "note": None}, {"id": 2, "note": None}]
 
 
@@ -188,8 +188,8 @@ def test_messages_and_rows_of_frames_are_decoded_side_by_side():
     names = [None, schema.schema, None, None, None, schema.schema]
     block = pa.record_batch([pa.array(values, pa.binary()), pa.array(names)], names=["value", "schema"])
     own = JsonFormat().make_decoder(fields, [], LIMITS)
-    decoded = WithFrames(
-        own, FrameDecoder(fields, [schema], LIMITS), pa.schema([("id", pa.uint32())])
+    decoded = MixedDecoder(
+        own, DataFrameDecoder(fields, [schema], LIMITS), pa.schema([("id", pa.uint32())])
     ).decode(block)
     assert decoded.rows.to_pydict() == {"id": [1, 2, 4, 5]}
     assert decoded.taken.tolist() == [0, 1, 4, 5]
@@ -204,6 +204,6 @@ def test_a_row_that_does_not_fit_is_told_and_its_neighbours_are_taken(value):
     found = pa.record_batch(
         [pa.array([1, value, 3], pa.int64()), pa.array(["a", "b", "c"])], names=["id", "note"]
     )
-    decoded = fit_rows(found, fields)
+    decoded = convert_rows(found, fields)
     assert decoded.rows.to_pylist() == [{"id": 1, "note": "a"}, {"id": 3, "note": "c"}]
     assert [(found.index, found.detail.split(":")[0]) for found in decoded.rejected] == [(1, "id")]

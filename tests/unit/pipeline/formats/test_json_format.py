@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.pipeline.formats.base import HEADERS, cut_runs
+from oncehouse.pipeline.formats.base import HEADERS, split_runs
 from oncehouse.pipeline.formats.json.format import JsonFormat, split_lines
 
 
@@ -89,6 +89,6 @@ def test_messages_of_many_lines_are_cut_into_runs_that_fit_into_memory():
     many = pa.record_batch(
         {"value": pa.array([b"\n" * 1_000_000, None, b"{}", b"\n" * 100_000] * 3, pa.binary())}
     )
-    runs = list(cut_runs(many))
+    runs = list(split_runs(many))
     assert [run.num_rows for run in runs] == [1, 3, 1, 3, 1, 3]
     assert pa.Table.from_batches(runs).combine_chunks().to_batches()[0].equals(many)

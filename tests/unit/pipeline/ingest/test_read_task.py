@@ -19,9 +19,9 @@ from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.dedup.unique_id import unique_ids
-from oncehouse.pipeline.formats.base import EVENT_COLUMN, Waiting
+from oncehouse.pipeline.formats.base import EVENT_COLUMN, WaitingRecord
 from oncehouse.pipeline.formats.json.format import JsonFormat
-from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TableReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import (
     PARTITIONS,
     RAW_SCHEMA,
@@ -34,15 +34,15 @@ from oncehouse.pipeline.ingest.read_task import read_records
 from plan_examples import make_read_plan
 
 FIELDS = {"id": parse_type("UInt64"), "kind": parse_type("LowCardinality(String)")}
-ALL = TablePlan(name="all", columns=(("id", "id"), ("kind", "kind")), id_column="_unique_id")
-BUYS = TablePlan(
+ALL = TableReadPlan(name="all", columns=(("id", "id"), ("kind", "kind")), id_column="_unique_id")
+BUYS = TableReadPlan(
     name="buys", columns=(("number", "id"),), id_column=None, route_field="kind", route_values=("buy",)
 )
 
 Record = tuple[int, int, bytes | None]
 
 
-def make_plan(root: str, *tables: TablePlan, **changes) -> ReadPlan:
+def make_plan(root: str, *tables: TableReadPlan, **changes) -> ReadPlan:
     values = {
         "epoch": 3,
         "token": 2,
@@ -232,7 +232,7 @@ class Versioned(JsonFormat):
                     decoded,
                     taken=np.array(places)[decoded.taken],
                     waiting=tuple(
-                        Waiting(index=place, schema=version.decode())
+                        WaitingRecord(index=place, schema=version.decode())
                         for place, (version, _) in enumerate(pairs)
                         if version.decode() not in known
                     ),

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.config.pipeline import Epoch
-from oncehouse.pipeline.ingest.epoch_sizing import LEAST_RECORDS, EpochSize, Settled, first_size, see_epoch
+from oncehouse.pipeline.ingest.epoch_sizing import (
+    LEAST_RECORDS,
+    EpochSize,
+    SettledEpoch,
+    adjust_size,
+    first_size,
+)
 
 LIMITS = Epoch()
 
@@ -25,12 +31,12 @@ def follow(
     seen = [size]
     for _ in range(epochs):
         records = int(min(seen[-1].most_records, waiting))
-        told = Settled(
+        told = SettledEpoch(
             records=records,
             size_bytes=int(records * record_bytes),
             seconds=fixed_seconds + records / records_a_second,
         )
-        seen.append(see_epoch(seen[-1], told, limits))
+        seen.append(adjust_size(seen[-1], told, limits))
     return seen
 
 
@@ -69,7 +75,7 @@ def test_small_epochs_say_nothing_about_how_large_one_may_be():
 
 def test_an_epoch_without_records_changes_nothing():
     size = EpochSize(most_records=500, record_bytes=10)
-    assert see_epoch(size, Settled(records=0, size_bytes=0, seconds=1), LIMITS) == size
+    assert adjust_size(size, SettledEpoch(records=0, size_bytes=0, seconds=1), LIMITS) == size
 
 
 @given(
@@ -84,12 +90,12 @@ def test_at_a_steady_speed_the_bound_settles_and_stays_within_what_was_asked(
     size, changed = first_size(LIMITS, first), []
     for number, factor in enumerate(noise):
         records = size.most_records
-        told = Settled(
+        told = SettledEpoch(
             records=records,
             size_bytes=int(records * record_bytes * factor),
             seconds=0.6 + records / (records_a_second * factor),
         )
-        before, size = size, see_epoch(size, told, LIMITS)
+        before, size = size, adjust_size(size, told, LIMITS)
         assert LEAST_RECORDS <= size.most_records <= LIMITS.max_rows
         if size.most_records != before.most_records:
             changed.append(number)
@@ -101,5 +107,5 @@ def test_at_a_steady_speed_the_bound_settles_and_stays_within_what_was_asked(
 
 def test_larger_records_lower_the_bound_after_the_first_epoch_that_has_them():
     small = first_size(LIMITS, 200)
-    seen = Settled(records=LIMITS.max_rows, size_bytes=int(LIMITS.max_rows * 20_000), seconds=5)
-    assert see_epoch(small, seen, LIMITS).most_records <= LIMITS.max_bytes / 20_000
+    seen = SettledEpoch(records=LIMITS.max_rows, size_bytes=int(LIMITS.max_rows * 20_000), seconds=5)
+    assert adjust_size(small, seen, LIMITS).most_records <= LIMITS.max_bytes / 20_000
