@@ -37,7 +37,7 @@ from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.relay.relay import Relay
 from oncehouse.messaging.outbox.relay.sender import producer_settings
 from oncehouse.messaging.outbox.relay.settings import RelaySettings
-from oncehouse.messaging.outbox.relay.worker import Lane
+from oncehouse.messaging.outbox.relay.worker import RelayWorker
 from oncehouse.messaging.outbox.tables import bucket_of, create_outbox, outbox_tables
 
 ROWS = 400_000
@@ -112,17 +112,17 @@ def time_relay(servers: str, url: str, messages: list[Message], *, profile: bool
 @contextmanager
 def profiled_lanes() -> Iterator[None]:
     """Show where the time of the first lane goes."""
-    run, profiles = Lane.run, []
+    run, profiles = RelayWorker.run, []
 
-    def profiled(lane: Lane) -> None:
+    def profiled(lane: RelayWorker) -> None:
         profiles.append(cProfile.Profile())
         profiles[-1].runcall(run, lane)
 
-    Lane.run = profiled
+    RelayWorker.run = profiled
     try:
         yield
     finally:
-        Lane.run = run
+        RelayWorker.run = run
         pstats.Stats(profiles[0], stream=sys.stderr).sort_stats("tottime").print_stats(12)
 
 

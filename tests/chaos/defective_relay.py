@@ -7,8 +7,8 @@ import sys
 
 from oncehouse.cli.app import run_command
 from oncehouse.messaging.outbox.relay.postgres_store import PostgresStore
-from oncehouse.messaging.outbox.relay.types import Position, Sent
-from oncehouse.messaging.outbox.relay.worker import Lane
+from oncehouse.messaging.outbox.relay.types import SendResult, SentPosition
+from oncehouse.messaging.outbox.relay.worker import RelayWorker
 
 
 def settle_first() -> None:
@@ -18,7 +18,9 @@ def settle_first() -> None:
     def claim_and_delete(self, tokens, **limits):
         rows = claim(self, tokens, **limits)
         seqs = [row.seq for row in rows]
-        self.settle(tokens, Sent(acknowledged=seqs, positions=[Position(seq, 0, 0) for seq in seqs]))
+        self.settle(
+            tokens, SendResult(acknowledged=seqs, positions=[SentPosition(seq, 0, 0) for seq in seqs])
+        )
         return rows
 
     PostgresStore.claim = claim_and_delete
@@ -26,8 +28,8 @@ def settle_first() -> None:
 
 def send_backwards() -> None:
     """Rows of a round are sent in another order than they were written."""
-    send = Lane._send
-    Lane._send = lambda self, rows: send(self, rows[::-1])
+    send = RelayWorker._send
+    RelayWorker._send = lambda self, rows: send(self, rows[::-1])
 
 
 DEFECTS = {"": lambda: None, "settle": settle_first, "order": send_backwards}

@@ -24,7 +24,7 @@ from inbox_job import DELIVERED, QUICK, bill, deliver
 from oncehouse.common.database import open_engine
 from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.stored import StoredInbox
-from oncehouse.messaging.inbox.tables import State, inbox
+from oncehouse.messaging.inbox.tables import InboxState, inbox
 
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = {
@@ -95,7 +95,9 @@ def finish(stored: StoredInbox) -> None:
 
 def waiting(engine: Engine) -> int:
     with engine.connect() as connection:
-        return len(connection.execute(select(inbox.c.sequence).where(inbox.c.state == State.WAITING)).all())
+        return len(
+            connection.execute(select(inbox.c.sequence).where(inbox.c.state == InboxState.WAITING)).all()
+        )
 
 
 def check_exactly_once_in_order(engine: Engine, count: int) -> None:
@@ -135,8 +137,8 @@ def test_a_message_that_kills_its_worker_each_time_is_parked_and_others_go_on(st
     stored.worker(bill, settings=QUICK).run(once=True)
     with stored.engine.connect() as connection:
         rows = {plain_id(row.message_id): row for row in connection.execute(select(inbox))}
-    assert rows.pop("deadly").state == State.PARKED
-    assert {row.state for row in rows.values()} == {State.DONE}
+    assert rows.pop("deadly").state == InboxState.PARKED
+    assert {row.state for row in rows.values()} == {InboxState.DONE}
 
 
 @pytest.mark.short

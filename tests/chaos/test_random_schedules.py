@@ -116,7 +116,7 @@ class PipelineMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["compact", "rebuild", "rekey", "prepare", "finish", "retain", "take_over"]),
         dies_at=dies_at,
     )
-    def tend(self, kind: str, dies_at: str | None) -> None:
+    def renew(self, kind: str, dies_at: str | None) -> None:
         self._do(Step(kind=kind, dies_at=dies_at))
 
     def teardown(self) -> None:

@@ -41,22 +41,22 @@ def run_out(engine: Engine, holder: str) -> None:
 
 def test_one_member_holds_all_and_a_second_gets_its_half_when_it_is_given_up(join):
     a, b = join("a"), join("b")
-    assert sorted(a.tend().tokens) == list(range(8))
-    assert b.tend().tokens == {}
-    share = a.tend()
+    assert sorted(a.renew().tokens) == list(range(8))
+    assert b.renew().tokens == {}
+    share = a.renew()
     assert sorted(share.surplus) == [4, 5, 6, 7]
     assert len(share.tokens) == 8, "what is surplus is held until it is released"
     a.release({bucket: share.tokens[bucket] for bucket in share.surplus})
-    assert sorted(b.tend().tokens) == [4, 5, 6, 7]
-    assert sorted(a.tend().tokens) == [0, 1, 2, 3]
-    assert a.tend().surplus == frozenset()
+    assert sorted(b.renew().tokens) == [4, 5, 6, 7]
+    assert sorted(a.renew().tokens) == [0, 1, 2, 3]
+    assert a.renew().surplus == frozenset()
 
 
 def test_what_a_dead_member_held_is_taken_with_higher_tokens_and_its_writes_are_refused(engine, join):
     a, b = join("a"), join("b")
-    held = a.tend().tokens
+    held = a.renew().tokens
     run_out(engine, "a")
-    taken = b.tend().tokens
+    taken = b.renew().tokens
     assert sorted(taken) == sorted(held)
     assert all(taken[bucket] == held[bucket] + 1 for bucket in held)
     with begin(engine, whose="test") as connection:
@@ -64,64 +64,64 @@ def test_what_a_dead_member_held_is_taken_with_higher_tokens_and_its_writes_are_
         with pytest.raises(FencedError, match="taken over 8 buckets of a"):
             a.fence(connection, held)
     a.release(held)
-    assert b.tend().tokens == taken, "a former holder releases nothing"
+    assert b.renew().tokens == taken, "a former holder releases nothing"
 
 
 def test_of_two_members_that_were_given_one_token_only_the_one_in_the_database_works(engine, join):
     """The database has lost that a took its buckets, and gives their tokens once more."""
     a, b = join("a"), join("b")
-    a.leave(a.tend().tokens)
+    a.leave(a.renew().tokens)
     leases = TABLES.leases.leases
     with engine.connect() as connection:
         before = [dict(row) for row in connection.execute(select(leases)).mappings()]
-    held = a.tend().tokens
+    held = a.renew().tokens
     with begin(engine, whose="test") as connection:
         connection.execute(delete(leases))
         connection.execute(insert(leases), before)
         connection.execute(delete(TABLES.leases.members))
-    assert b.tend().tokens == held
+    assert b.renew().tokens == held
     with begin(engine, whose="test") as connection:
         b.fence(connection, held)
         with pytest.raises(FencedError, match="taken over 8 buckets of a"):
             a.fence(connection, held)
     a.release(held)
-    assert b.tend().tokens == held, "who was forgotten releases nothing"
+    assert b.renew().tokens == held, "who was forgotten releases nothing"
 
 
 def test_a_member_whose_lease_ran_out_goes_on_when_nobody_took_its_buckets(engine, join):
     a = join("a")
-    held = a.tend().tokens
+    held = a.renew().tokens
     run_out(engine, "a")
-    assert a.tend().tokens == held
+    assert a.renew().tokens == held
 
 
 def test_who_leaves_is_no_member_and_leaves_its_buckets_free(engine, join):
     a, b = join("a"), join("b")
-    a.leave(a.tend().tokens)
+    a.leave(a.renew().tokens)
     with engine.connect() as connection:
         assert read_members(connection, TABLES.leases, "outbox") == ()
         assert not any(lease.live for lease in read_leases(connection, TABLES.leases, "outbox"))
-    assert len(b.tend().tokens) == 8
+    assert len(b.renew().tokens) == 8
 
 
 def test_names_do_not_meet(join):
-    assert len(join("a", name="one").tend().tokens) == 8
-    assert len(join("b", name="two").tend().tokens) == 8
+    assert len(join("a", name="one").renew().tokens) == 8
+    assert len(join("b", name="two").renew().tokens) == 8
 
 
 def test_a_sleeper_says_so_until_it_wakes(engine, join):
     a = join("a")
     members = TABLES.leases.members
-    for asleep, say in ((True, a.tend), (False, a.say_asleep)):
+    for asleep, say in ((True, a.renew), (False, a.set_asleep)):
         say(asleep=asleep)
         with engine.connect() as connection:
             assert connection.execute(select(members.c.asleep)).scalars().all() == [asleep]
 
 
 def test_members_that_died_long_ago_are_forgotten(engine, join):
-    join("a").tend()
+    join("a").renew()
     run_out(engine, "a")
-    share = join("b").tend()
+    share = join("b").renew()
     assert share.members == 1
     with engine.connect() as connection:
         assert [m.holder for m in read_members(connection, TABLES.leases, "outbox")] == ["b"]

@@ -12,8 +12,8 @@ from django_site import open_database, set_up
 from inbox_examples import message
 from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.inbox.once import Counts
-from oncehouse.messaging.inbox.tables import metadata, seen
+from oncehouse.messaging.inbox.once import InboxCounts
+from oncehouse.messaging.inbox.tables import handled_ids, metadata
 
 set_up()
 
@@ -65,7 +65,7 @@ def billed(alias: str) -> list[str]:
 def test_a_message_that_comes_again_is_skipped_and_counted(migrated, bill, consumer):
     assert [bill(message(one)) for one in ("1", "2", "1")] == ["billed", "billed", None]
     assert billed(migrated) == ["1", "2"]
-    assert inbox.counts()[consumer] == Counts(handled=2, repeated=1)
+    assert inbox.counts()[consumer] == InboxCounts(handled=2, repeated=1)
 
 
 def test_of_a_batch_the_handler_gets_only_what_is_new(migrated, bill):
@@ -109,7 +109,7 @@ def test_ids_are_forgotten_after_their_time(migrated, bill, catalog_url):
     assert inbox.clean_up(using=migrated) == 0
     engine = open_engine(catalog_url, setting="database")
     with begin(engine, whose="test") as connection:
-        connection.execute(update(seen).values(keep_until=1.0))
+        connection.execute(update(handled_ids).values(keep_until=1.0))
     engine.dispose()
     assert inbox.clean_up(using=migrated, batch_rows=2) == 5
     assert SeenRow.objects.using(migrated).count() == 0
@@ -128,7 +128,7 @@ def test_migrate_makes_the_tables_of_the_inbox_and_takes_them_back(migrated, cat
 
 def test_the_model_says_what_the_table_has():
     fields = {field.column for field in SeenRow._meta.get_fields() if field.concrete and field.column}
-    assert fields == {column.name for column in seen.columns}
+    assert fields == {column.name for column in handled_ids.columns}
 
 
 def test_missing_tables_are_named_with_the_command_that_makes_them(alias, consumer):

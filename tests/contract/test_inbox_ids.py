@@ -17,8 +17,8 @@ from oncehouse.messaging.inbox.admin import find_entries, retry_entries
 from oncehouse.messaging.inbox.once import Inbox
 from oncehouse.messaging.inbox.store_messages import Receipt
 from oncehouse.messaging.inbox.stored import StoredInbox
+from oncehouse.messaging.inbox.tables import handled_ids
 from oncehouse.messaging.inbox.tables import inbox as stored_messages
-from oncehouse.messaging.inbox.tables import seen
 from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
 
 CONSUMER = "billing"
@@ -76,7 +76,7 @@ def remember_as_before(engine: Engine, *ids: str) -> None:
     with engine.begin() as connection:
         now = time.time()
         connection.execute(
-            insert(seen),
+            insert(handled_ids),
             [
                 {"consumer": CONSUMER, "message_id": one, "seen_at": now, "keep_until": now + 900}
                 for one in ids
@@ -263,6 +263,6 @@ def test_a_person_names_a_stored_message_by_its_producers_id_or_by_the_inboxs(en
         assert len(find_entries(connection, "header:orders/42", name=CONSUMER)) == 1
         connection.execute(update(stored_messages).values(state="parked"))
         assert retry_entries(connection, CONSUMER, ["43"]) == ["header:orders/43"]
-        with pytest.raises(ConfigurationError, match="write one of header:orders/42, header:payments/42"):
+        with pytest.raises(ConfigurationError, match="use one of header:orders/42, header:payments/42"):
             retry_entries(connection, CONSUMER, ["42"])
         assert retry_entries(connection, CONSUMER, ["header:payments/42"]) == ["header:payments/42"]

@@ -16,9 +16,9 @@ from inbox_examples import effect, message, prepare, read_effects
 from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.expiry import clean_up
-from oncehouse.messaging.inbox.once import Counts, Inbox
+from oncehouse.messaging.inbox.once import Inbox, InboxCounts
 from oncehouse.messaging.inbox.stored import open_async_engine
-from oncehouse.messaging.inbox.tables import seen
+from oncehouse.messaging.inbox.tables import handled_ids
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_message_that_comes_again_is_skipped_and_counted(engine, inbox):
     for message_id in ("1", "2", "1", "1"):
         deliver(engine, handler, message(message_id))
     assert read_effects(engine) == ["1", "2"]
-    assert inbox.counts == {"billing": Counts(handled=2, repeated=2)}
+    assert inbox.counts == {"billing": InboxCounts(handled=2, repeated=2)}
 
 
 def test_consumers_remember_apart(engine, inbox):
@@ -102,14 +102,14 @@ def test_of_a_batch_the_handler_gets_only_what_is_new(engine, inbox):
     deliver(engine, handler, [message("0")])
     deliver(engine, handler, [])
     assert read_effects(engine) == ["2", "1", "0", "3"]
-    assert inbox.counts["billing"] == Counts(handled=4, repeated=4)
+    assert inbox.counts["billing"] == InboxCounts(handled=4, repeated=4)
 
 
 def test_a_large_batch_is_one_statement(engine, inbox):
     handler = inbox.once(consumer="billing", keep="7d")(lambda _session, _given: None)
     deliver(engine, handler, [message(str(n)) for n in range(5_000)])
     with engine.connect() as connection:
-        assert connection.execute(select(func.count()).select_from(seen)).scalar() == 5_000
+        assert connection.execute(select(func.count()).select_from(handled_ids)).scalar() == 5_000
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_async_handler_sees_each_message_once(engine, inbox):
 
     asyncio.run(run())
     assert read_effects(engine) == ["1", "2"]
-    assert inbox.counts["billing"] == Counts(handled=3, repeated=2)
+    assert inbox.counts["billing"] == InboxCounts(handled=3, repeated=2)
 
 
 def test_sessions_and_handlers_of_different_kinds_are_told_apart(engine, inbox):
@@ -156,11 +156,15 @@ def test_sessions_and_handlers_of_different_kinds_are_told_apart(engine, inbox):
         async with AsyncSession(opened) as session:
             plain(session, message("1"))
 
-    with pytest.raises(ConfigurationError, match="bill is a plain function and was given an async session"):
+    with pytest.raises(
+        ConfigurationError, match="bill is a plain function and was called with an async session"
+    ):
         asyncio.run(give_async_session())
     with (
         Session(engine) as session,
-        pytest.raises(ConfigurationError, match="later is an async function and was given a plain session"),
+        pytest.raises(
+            ConfigurationError, match="later is an async function and was called with a plain session"
+        ),
     ):
         asyncio.run(later(session, message("1")))
 
@@ -192,12 +196,12 @@ def test_a_bad_name_or_time_is_refused(inbox, consumer, keep):
 
 def make_older(engine: Engine, seconds: float) -> None:
     with begin(engine, whose="test") as connection:
-        connection.execute(update(seen).values(keep_until=seen.c.keep_until - seconds))
+        connection.execute(update(handled_ids).values(keep_until=handled_ids.c.keep_until - seconds))
 
 
 def remembered(engine: Engine) -> list[str]:
     with engine.connect() as connection:
-        return sorted(connection.execute(select(seen.c.message_id)).scalars())
+        return sorted(connection.execute(select(handled_ids.c.message_id)).scalars())
 
 
 def run_cleaning(engine: Engine, batch_rows: int = 100) -> list[int]:

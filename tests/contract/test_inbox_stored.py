@@ -22,8 +22,8 @@ from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.store_messages import Receipt
 from oncehouse.messaging.inbox.stored import StoredInbox
-from oncehouse.messaging.inbox.tables import State, inbox, lease_tables
-from oncehouse.messaging.inbox.types import Stored, WorkerSettings
+from oncehouse.messaging.inbox.tables import InboxState, inbox, lease_tables
+from oncehouse.messaging.inbox.types import StoreResult, WorkerSettings
 
 QUICK = WorkerSettings(
     concurrency=4,
@@ -72,17 +72,17 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def test_messages_are_stored_once_with_all_they_have(engine, stored):
     given = [replace(message("1", value=b"\0\xff"), timestamp_ms=7), message("2", key=None, offset=1)]
-    assert stored.store(given) == Stored(new=2, repeated=0)
-    assert stored.store([*given, message("3")]) == Stored(new=1, repeated=2)
-    assert stored.counts == Stored(new=3, repeated=2)
-    assert stored.store([]) == Stored(new=0, repeated=0)
+    assert stored.store(given) == StoreResult(new=2, repeated=0)
+    assert stored.store([*given, message("3")]) == StoreResult(new=1, repeated=2)
+    assert stored.counts == StoreResult(new=3, repeated=2)
+    assert stored.store([]) == StoreResult(new=0, repeated=0)
     seen = []
     stored.worker(lambda _session, one: seen.append(one), settings=QUICK).run(once=True)
     assert sorted(seen, key=lambda one: one.message_id) == [*given, message("3")]
 
 
 def test_a_message_twice_in_one_call_is_stored_once(stored):
-    assert stored.store([message("1"), message("1")]) == Stored(new=1, repeated=1)
+    assert stored.store([message("1"), message("1")]) == StoreResult(new=1, repeated=1)
 
 
 def test_inboxes_in_one_database_do_not_mix(engine, stored):
@@ -178,7 +178,7 @@ def test_a_message_that_keeps_failing_is_parked_with_its_reason(engine, stored):
 
     worker = stored.worker(handler, settings=QUICK)
     worker.run(once=True)
-    assert states(engine) == {"1": State.PARKED, "2": State.DONE}
+    assert states(engine) == {"1": InboxState.PARKED, "2": InboxState.DONE}
     row = rows(engine)["1"]
     assert (row.attempts, row.error) == (3, "ValueError: bad\\0 amount")
     assert (worker.counts.failed, worker.counts.parked) == (3, 1)
@@ -207,9 +207,11 @@ def test_an_error_whose_text_nobody_can_write_is_a_failure_like_any_other(engine
 
     worker = stored.worker(handler if kind == "plain" else async_handler, settings=QUICK)
     worker.run(once=True)
-    assert states(engine) == dict.fromkeys(("half", "none", "exit"), State.PARKED) | {"2": State.DONE}
+    assert states(engine) == dict.fromkeys(("half", "none", "exit"), InboxState.PARKED) | {
+        "2": InboxState.DONE
+    }
     assert rows(engine)["half"].error == "ValueError: half of a pair: \\ud800"
-    assert rows(engine)["none"].error == "WordlessError (it cannot say what)"
+    assert rows(engine)["none"].error == "WordlessError (its text cannot be read)"
     assert rows(engine)["exit"].error == "SystemExit: 3"
 
 
@@ -223,7 +225,7 @@ def test_an_async_handler_that_lets_a_cancellation_of_its_own_out_has_failed(eng
 
     stored.worker(handler, settings=QUICK).run(once=True)
     assert rows(engine)["1"].error.startswith("CancelledError")
-    assert states(engine) == {"1": State.PARKED}
+    assert states(engine) == {"1": InboxState.PARKED}
 
 
 def test_a_database_that_loses_commits_makes_no_dead_letters(engine, stored):
@@ -241,7 +243,7 @@ def test_a_database_that_loses_commits_makes_no_dead_letters(engine, stored):
 
     worker._attempts = replace(attempts, fence=fence)
     worker.run(once=True)
-    assert (lost[0], worker.counts.withdrawn, states(engine)) == (6, 5, {"1": State.DONE})
+    assert (lost[0], worker.counts.withdrawn, states(engine)) == (6, 5, {"1": InboxState.DONE})
     assert read_effects(engine) == ["1"]
 
 
@@ -253,7 +255,7 @@ def test_a_permanent_error_parks_at_once(engine, stored):
 
     stored.worker(handler, settings=QUICK).run(once=True)
     assert rows(engine)["1"].attempts == 1
-    assert states(engine) == {"1": State.PARKED}
+    assert states(engine) == {"1": InboxState.PARKED}
 
 
 def test_a_parked_message_holds_its_key_where_that_is_asked_for(engine, stored):
@@ -266,7 +268,7 @@ def test_a_parked_message_holds_its_key_where_that_is_asked_for(engine, stored):
 
     stored.worker(handler, settings=replace(QUICK, parked_holds_key=True)).run(once=True)
     assert read_effects(engine) == ["1-0", "1-1", "1-2"]
-    assert states(engine)["0-1"] == State.WAITING
+    assert states(engine)["0-1"] == InboxState.WAITING
 
 
 def test_an_error_at_commit_is_the_messages_own(engine, stored):
@@ -288,7 +290,7 @@ def test_an_error_at_commit_is_the_messages_own(engine, stored):
 
     stored.worker(handler, settings=QUICK).run(once=True)
     assert "IntegrityError" in rows(engine)["1"].error
-    assert states(engine) == {"1": State.PARKED}
+    assert states(engine) == {"1": InboxState.PARKED}
 
 
 def test_two_workers_share_an_inbox_and_nothing_is_done_twice(engine, stored):
@@ -363,7 +365,7 @@ def overtaken(stored, engine) -> Callable[..., list[str]]:
 
 def test_a_worker_whose_bucket_was_taken_over_commits_nothing(overtaken, engine):
     assert overtaken() == []
-    assert states(engine) == {"1": State.WAITING}
+    assert states(engine) == {"1": InboxState.WAITING}
 
 
 def test_the_take_over_would_show_if_the_lease_were_ignored(overtaken):
@@ -376,7 +378,7 @@ def test_a_message_held_by_a_frozen_worker_keeps_only_its_key_waiting(engine, st
     stored.store(messages(4, keys=2))
     with Session(engine) as frozen:
         frozen.execute(
-            update(inbox).where(inbox.c.message_id == "header:orders/0-0").values(state=State.DONE)
+            update(inbox).where(inbox.c.message_id == "header:orders/0-0").values(state=InboxState.DONE)
         )
         frozen.flush()
         worker = stored.worker(bill, settings=QUICK)
@@ -409,9 +411,14 @@ def test_what_a_worker_died_of_runs_alone_and_is_parked_in_the_end(engine, store
         running[0] -= 1
 
     stored.worker(handler, settings=QUICK).run(once=True)
-    assert states(engine) == {"0": State.DONE, "1": State.PARKED, "2": State.DONE, "3": State.DONE}
+    assert states(engine) == {
+        "0": InboxState.DONE,
+        "1": InboxState.PARKED,
+        "2": InboxState.DONE,
+        "3": InboxState.DONE,
+    }
     assert beside["0"] == 1
-    assert "ended while it handled this message, 3 times" in rows(engine)["1"].error
+    assert "died while it handled this message, 3 times" in rows(engine)["1"].error
 
 
 def test_finished_messages_are_forgotten_after_their_time_and_others_never(engine, stored):
@@ -430,7 +437,7 @@ def test_finished_messages_are_forgotten_after_their_time_and_others_never(engin
     with begin(engine, whose="test") as connection:
         connection.execute(update(inbox).values(keep_until=inbox.c.keep_until - 90_000, received_at=1.0))
     assert stored.clean_up().messages == 1
-    assert states(engine) == {"waiting": State.WAITING, "parked": State.PARKED}
+    assert states(engine) == {"waiting": InboxState.WAITING, "parked": InboxState.PARKED}
     assert stored.store([message("done")]).new == 1
 
 
@@ -469,7 +476,7 @@ def test_an_async_handler_that_outlasts_the_drain_is_cancelled_and_undone(engine
     thread.join(30)
     assert not thread.is_alive()
     assert read_effects(engine) == []
-    assert states(engine) == {"1": State.WAITING}
+    assert states(engine) == {"1": InboxState.WAITING}
     row = rows(engine)["1"]
     assert (row.attempts, row.answered) == (1, 1)
 

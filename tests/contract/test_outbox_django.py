@@ -124,7 +124,7 @@ def test_a_database_of_another_kind_is_refused_with_advice():
         class connection:  # noqa: N801 - stands for Django's attribute
             alias, vendor = "default", "oracle"
 
-    with pytest.raises(ConfigurationError, match="cannot be made in oracle"):
+    with pytest.raises(ConfigurationError, match="cannot be created in oracle"):
         CreateOutbox().database_forwards("oncehouse_messaging", Editor, None, None)
 
 

@@ -15,11 +15,11 @@ from oncehouse.common.database import begin
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.outbox import open as opening
 from oncehouse.messaging.outbox import parked
-from oncehouse.messaging.outbox.parked import Which
+from oncehouse.messaging.outbox.parked import ParkedSelection
 from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.messaging.outbox.relay.relay import Relay
 from oncehouse.messaging.outbox.relay.settings import RelaySettings
-from oncehouse.messaging.outbox.relay.types import Row, Sent
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, SendResult
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
 
@@ -119,7 +119,7 @@ def test_a_poison_row_parks_its_key_and_nothing_else(engine, memory_kafka, make_
     assert (status.waiting, status.parked, status.behind) == (0, 1, 2)
     assert status.parked_messages[0].error == "too bad"
     memory_kafka.refuses = False
-    parked.retry(engine, TABLES, Which(all=True))
+    parked.retry(engine, TABLES, ParkedSelection(all=True))
     make_relay().run(once=True)
     assert memory_kafka.values(b"a") == [b"poison", b"1", b"3"]
     assert count_rows(engine) == 0
@@ -173,10 +173,10 @@ def test_an_idle_relay_is_woken_by_a_writer(engine, memory_kafka, make_relay):
 class PausedSender:
     """Its process is paused while it sends: the leases run out, and another relay has had the buckets meanwhile."""
 
-    def __init__(self, engine: Engine, may_go_on: Callable[[], bool], answers: list[bool]) -> None:
-        self._engine, self._may_go_on, self._answers = engine, may_go_on, answers
+    def __init__(self, engine: Engine, may_continue: Callable[[], bool], answers: list[bool]) -> None:
+        self._engine, self._may_go_on, self._answers = engine, may_continue, answers
 
-    def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
+    def send(self, rows: Sequence[ClaimedRow], *, give_up_at: float) -> SendResult:
         leases = TABLES.leases.leases
         with begin(self._engine, whose="test") as connection:
             connection.execute(
@@ -186,7 +186,7 @@ class PausedSender:
         while self._may_go_on() and time.monotonic() < tended_by:
             time.sleep(0.02)
         self._answers.append(self._may_go_on())
-        return Sent(acknowledged=(), error="given up")
+        return SendResult(acknowledged=(), error="given up")
 
     def close(self) -> None:
         pass
@@ -199,7 +199,7 @@ def test_what_was_claimed_before_a_pause_is_given_up_though_the_relay_holds_leas
         database=catalog_url,
         bootstrap_servers="nowhere:1",
         settings=RelaySettings(lease=1, lanes=1),
-        open_sender=lambda may_go_on: PausedSender(engine, may_go_on, answers),
+        open_sender=lambda may_continue: PausedSender(engine, may_continue, answers),
     )
     with running(relay):
         wait_until(lambda: bool(answers), "an answer")

@@ -16,8 +16,8 @@ from oncehouse.common.database import begin, open_engine
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.outbox.ids import make_id
 from oncehouse.messaging.outbox.relay.postgres_store import PostgresStore
-from oncehouse.messaging.outbox.relay.types import Position, Row, Sent
-from oncehouse.messaging.outbox.relay.worker import Lane, Limits
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, SendResult, SentPosition
+from oncehouse.messaging.outbox.relay.worker import RelayWorker, RoundLimits
 from oncehouse.messaging.outbox.tables import BUCKETS, bucket_of
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
 
@@ -36,8 +36,8 @@ class Sound(PostgresStore):
 class SettlesFirst(PostgresStore):
     def claim(self, tokens, **limits):
         rows = super().claim(tokens, **limits)
-        places = [Position(row.seq, 0, 0) for row in rows]
-        self.settle(tokens, Sent(acknowledged=[row.seq for row in rows], positions=places))
+        places = [SentPosition(row.seq, 0, 0) for row in rows]
+        self.settle(tokens, SendResult(acknowledged=[row.seq for row in rows], positions=places))
         return rows
 
 
@@ -66,7 +66,9 @@ class LocksRowsAlone(PostgresStore):
         found = self.transaction.execute(waiting.with_for_update(skip_locked=True)).all()
         if not found:
             self.transaction.close()
-        return [Row(r.seq, r.bucket, str(r.id), r.topic, r.key, r.value, r.headers, None) for r in found]
+        return [
+            ClaimedRow(r.seq, r.bucket, str(r.id), r.topic, r.key, r.value, r.headers, None) for r in found
+        ]
 
     def settle(self, tokens, sent):
         self.transaction.execute(delete(OUTBOX).where(OUTBOX.c.seq.in_(sent.acknowledged)))
@@ -81,7 +83,7 @@ class Sender:
     before: list[Callable[[], None]] = field(default_factory=list)
     """What happens when rows have been claimed and not yet sent, once each."""
 
-    def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
+    def send(self, rows: Sequence[ClaimedRow], *, give_up_at: float) -> SendResult:
         if self.before:
             self.before.pop()()
         return self.kafka.take(rows)
@@ -92,7 +94,7 @@ class Sender:
 
 @dataclass
 class Process:
-    lane: Lane
+    lane: RelayWorker
     sender: Sender
     store: PostgresStore
     tokens: Mapping[int, int]
@@ -120,15 +122,15 @@ class RelaySetup:
             self.engine, name=TABLES.name, buckets=BUCKETS, holder=str(len(self.opened)), tables=TABLES.leases
         )
         sender = Sender(self.kafka)
-        lane = Lane(
+        lane = RelayWorker(
             store=store,
             sender=sender,
-            limits=Limits(),
+            limits=RoundLimits(),
             backoff=Backoff(base_seconds=0, longest_seconds=0),
-            may_go_on=lambda: True,
-            tell=lambda _: None,
+            may_continue=lambda: True,
+            on_round=lambda _: None,
         )
-        return Process(lane, sender, store, leases.tend().tokens if tokens is None else tokens)
+        return Process(lane, sender, store, leases.renew().tokens if tokens is None else tokens)
 
     def numbers(self) -> list[int]:
         return [int(value) for value in self.kafka.values(KEY)]
@@ -247,6 +249,6 @@ def test_a_relay_that_slept_through_its_lease_only_repeats_and_changes_nothing(s
 def test_a_relay_that_could_not_renew_its_leases_sends_nothing_of_what_it_claimed(setup):
     write_numbers(setup, 0)
     first = setup.start(Sound)
-    first.lane._may_go_on = lambda: False
+    first.lane._may_continue = lambda: False
     assert first.lane.run_round(first.tokens).error == "the leases could not be renewed in time"
     assert setup.numbers() == []

@@ -14,9 +14,15 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.ids import make_id
-from oncehouse.messaging.outbox.parked import Which
+from oncehouse.messaging.outbox.parked import ParkedSelection
 from oncehouse.messaging.outbox.relay.relay import open_store
-from oncehouse.messaging.outbox.relay.types import Position, Refusal, RelayStore, Row, Sent
+from oncehouse.messaging.outbox.relay.types import (
+    ClaimedRow,
+    RefusedRow,
+    RelayStore,
+    SendResult,
+    SentPosition,
+)
 from oncehouse.messaging.outbox.status import read_status
 from oncehouse.messaging.outbox.tables import BUCKETS, bucket_of
 from outbox_examples import TABLES, open_outbox, write
@@ -33,16 +39,16 @@ class StoreSetup:
     store: RelayStore
 
     def __post_init__(self) -> None:
-        self.tokens = self.leases.tend().tokens
+        self.tokens = self.leases.renew().tokens
 
-    def claim(self, rows: int = 100, size_bytes: int = 1 << 20) -> list[Row]:
+    def claim(self, rows: int = 100, size_bytes: int = 1 << 20) -> list[ClaimedRow]:
         return self.store.claim(self.tokens, rows=rows, size_bytes=size_bytes)
 
     def values(self) -> list[bytes]:
         return [row.value for row in self.claim() if row.behind is None]
 
     def park(self, *values: bytes) -> None:
-        self.store.park(self.tokens, [Refusal(row, "no") for row in self.claim() if row.value in values])
+        self.store.park(self.tokens, [RefusedRow(row, "no") for row in self.claim() if row.value in values])
 
     def lose(self) -> None:
         """Another relay takes everything over."""
@@ -110,9 +116,9 @@ def test_only_the_buckets_that_are_ours_are_claimed(setup):
 def test_only_what_was_acknowledged_is_settled(setup, keep):
     write(setup.engine, [(b"a", b"1"), (b"a", b"2"), (b"b", b"3")])
     rows = setup.claim()
-    sent = Sent(
+    sent = SendResult(
         acknowledged=[rows[0].seq, rows[2].seq],
-        positions=[Position(rows[0].seq, 3, 70), Position(rows[2].seq, 1, 71)],
+        positions=[SentPosition(rows[0].seq, 3, 70), SentPosition(rows[2].seq, 1, 71)],
     )
     assert setup.store.settle(setup.tokens, sent) == 2
     assert setup.values() == [b"2"]
@@ -127,9 +133,9 @@ def test_a_relay_that_was_taken_over_changes_nothing(setup):
     rows = setup.claim()
     setup.lose()
     before = setup.read(*OUTBOX.c.keys())
-    sent = Sent(acknowledged=[rows[0].seq], positions=[Position(rows[0].seq, 0, 0)])
+    sent = SendResult(acknowledged=[rows[0].seq], positions=[SentPosition(rows[0].seq, 0, 0)])
     assert setup.store.settle(setup.tokens, sent) == 0
-    assert setup.store.park(setup.tokens, [Refusal(rows[0], "no")]) == 0
+    assert setup.store.park(setup.tokens, [RefusedRow(rows[0], "no")]) == 0
     assert setup.store.park_behind(setup.tokens, [rows[1]._replace(behind=rows[0].message_id)]) == 0
     setup.store.note_failure(setup.tokens, [rows[0].seq], "no")
     assert setup.read(*OUTBOX.c.keys()) == before
@@ -166,7 +172,7 @@ def test_a_key_that_is_let_go_comes_back_in_order(setup, move, left):
     setup.park(b"bad")
     claimed_before = setup.claim()
     setup.store.park_behind(setup.tokens, claimed_before)
-    moved = move(setup.engine, TABLES, Which(ids=[ids[0]]))
+    moved = move(setup.engine, TABLES, ParkedSelection(ids=[ids[0]]))
     assert (moved.messages, moved.freed) == (1, 1)
     assert setup.values() == left
     assert setup.store.park_behind(setup.tokens, claimed_before) == 0, "seen before it was let go"
@@ -179,13 +185,13 @@ def test_parked_messages_are_chosen_by_id_by_topic_or_all_together(setup):
     write(setup.engine, [(b"c", b"bad")], topic="bills")
     setup.park(b"bad")
     for wrong in ({}, {"all": True, "topic": "bills"}):
-        with pytest.raises(ConfigurationError, match="which parked messages are meant"):
-            Which(**wrong)
+        with pytest.raises(ConfigurationError, match="Select parked messages"):
+            ParkedSelection(**wrong)
     with pytest.raises(ConfigurationError, match="is not parked"):
-        parked.retry(setup.engine, TABLES, Which(ids=[ids[0], make_id()]))
+        parked.retry(setup.engine, TABLES, ParkedSelection(ids=[ids[0], make_id()]))
     assert setup.values() == []
-    assert parked.drop(setup.engine, TABLES, Which(topic="bills")).messages == 1
-    assert parked.retry(setup.engine, TABLES, Which(all=True)).messages == 2
+    assert parked.drop(setup.engine, TABLES, ParkedSelection(topic="bills")).messages == 1
+    assert parked.retry(setup.engine, TABLES, ParkedSelection(all=True)).messages == 2
     assert len(setup.values()) == 2
 
 
@@ -213,7 +219,7 @@ def test_status_tells_what_waits_what_is_parked_and_why(setup):
 def test_kept_rows_are_cleaned_a_few_at_a_time_once_they_are_old(setup):
     write(setup.engine, [(b"a", str(n).encode()) for n in range(5)])
     rows = setup.claim()[:4]
-    sent = Sent(acknowledged=[r.seq for r in rows], positions=[Position(r.seq, 0, 0) for r in rows])
+    sent = SendResult(acknowledged=[r.seq for r in rows], positions=[SentPosition(r.seq, 0, 0) for r in rows])
     setup.store.settle(setup.tokens, sent)
     assert setup.store.clean(keep_seconds=3600, rows=10) == 0
     assert setup.store.clean(keep_seconds=-1, rows=3) == 3
@@ -232,7 +238,7 @@ def test_a_row_that_commits_late_is_found_before_the_later_ones(setup):
         rows = setup.claim()
         assert [row.value for row in rows] == [b"later"]
         setup.store.settle(
-            setup.tokens, Sent(acknowledged=[rows[0].seq], positions=[Position(rows[0].seq, 0, 0)])
+            setup.tokens, SendResult(acknowledged=[rows[0].seq], positions=[SentPosition(rows[0].seq, 0, 0)])
         )
     assert setup.values() == [b"late"]
 

@@ -112,12 +112,12 @@ def test_init_does_not_publish_a_table_that_could_then_not_be_updated(shop, caps
     [
         (["nokey"], "public.nokey has no primary key"),
         (["nothere"], "public.nothere: there is no such table"),
-        (["a b"], "is no table that can be followed"),
+        (["a b"], "is not a table that can be captured"),
         ([], "name the tables to follow"),
         (["orders", "--outbox", "orders"], "name the tables to follow, or an outbox table"),
         (
             ["--outbox", "orders"],
-            "public.orders is no outbox table: it has no column headers, key, topic, value",
+            "public.orders is not an outbox table: it has no column headers, key, topic, value",
         ),
         (["sales.seats", "--clickhouse", "nowhere"], "--clickhouse: "),
     ],
@@ -178,7 +178,7 @@ def test_status_warns_before_the_log_fills_the_disk(shop, capsys):
     assert shop("status", "--json") == 3
     (before,) = find(json.loads(capsys.readouterr().out)["slots"], "lonely")
     assert before["problems"] == [
-        "nobody reads it: start its connector, or drop the slot if it is not needed any more"
+        "it has no reader: start its connector, or drop the slot if it is not needed any more"
     ]
     write_log(shop, 3000)
     shop.settle(lag_limit="2MB", wal_disk="17MB", full_share=0.9)
@@ -189,13 +189,13 @@ def test_status_warns_before_the_log_fills_the_disk(shop, capsys):
     assert after["slot"]["lag_bytes"] >= 3_000_000
     told = " ".join(after["problems"])
     assert "more than cdc.lag_limit (2MB)" in told
-    assert "of the room for the log is used" in told
+    assert "of the space for the log is used" in told
     assert after["room_bytes"] == max(17 * (1 << 20) - found["server"]["log_bytes"], 0)
 
     assert shop("status") == 3
     shown = capsys.readouterr().out
     assert "no connectors of PostgreSQL" in shown
-    assert "warning: slot lonely: nobody reads it" in shown
+    assert "warning: slot lonely: it has no reader" in shown
 
 
 def find(slots, name):

@@ -14,7 +14,7 @@ import pytest
 from oncehouse.clickhouse.insert import repeatable_block
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging import clickhouse_handler
-from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, judge_refusal
+from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, classify_error
 from oncehouse.messaging.consumer import Consumer, MemoryBroker
 from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
 
@@ -272,4 +272,4 @@ def test_after_a_failure_that_nobody_has_listed_no_batch_is_taken_apart():
 
     error = PermanentError("?")
     error.__cause__ = DatabaseError("Code: 99999. DB::Exception: new")
-    assert type(judge_refusal(error, "t")) is ConfigurationError
+    assert type(classify_error(error, "t")) is ConfigurationError

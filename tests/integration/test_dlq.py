@@ -142,11 +142,11 @@ def test_letters_of_nobody_knows_whom_go_only_where_somebody_says(place, capsys,
 KILLED = """
 import os, signal, sys
 from oncehouse.cli.app import run_command
-from oncehouse.messaging.retries import dead_letter_topic as room
+from oncehouse.messaging.retries import dead_letter_store as store
 
-room._LETTERS_A_TRANSACTION = 7
-sent, left = room.LetterTopic._send, int(sys.argv[1])
-produced = room._produce
+store._DEAD_LETTERS_PER_TRANSACTION = 7
+sent, left = store.DeadLetterStore._send, int(sys.argv[1])
+produced = store._produce
 calls = 0
 
 def send(self, *arguments):
@@ -166,7 +166,7 @@ def count():
     if calls == left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-room.LetterTopic._send, room._produce = send, produce
+store.DeadLetterStore._send, store._produce = send, produce
 sys.exit(run_command(sys.argv[2:]))
 """
 

@@ -20,10 +20,10 @@ from inbox_examples import message
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.admin import read_inboxes
-from oncehouse.messaging.inbox.http_endpoint import Inlet, listen
+from oncehouse.messaging.inbox.http_endpoint import InboxEndpoint, listen
 from oncehouse.messaging.inbox.http_endpoint import serve as run_server
 from oncehouse.messaging.inbox.stored import StoredInbox
-from oncehouse.messaging.inbox.types import Stored
+from oncehouse.messaging.inbox.types import StoreResult
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def stored(tmp_path) -> Iterator[StoredInbox]:
     opened.close()
 
 
-def call(inlet: Inlet, *requests: tuple[str, str, dict]) -> list[httpx.Response]:
+def call(inlet: InboxEndpoint, *requests: tuple[str, str, dict]) -> list[httpx.Response]:
     """The requests one after the other, on the app itself."""
 
     async def run() -> list[httpx.Response]:
@@ -55,8 +55,8 @@ def statuses(responses: list[httpx.Response]) -> list[int]:
 
 
 @pytest.fixture
-def inlet(stored) -> Inlet:
-    return Inlet({"orders": stored}, max_body_bytes=100)
+def inlet(stored) -> InboxEndpoint:
+    return InboxEndpoint({"orders": stored}, max_body_bytes=100)
 
 
 def test_a_message_is_stored_once_and_a_repeat_is_told_from_a_conflict(inlet, stored):
@@ -66,7 +66,7 @@ def test_a_message_is_stored_once_and_a_repeat_is_told_from_a_conflict(inlet, st
         {"id": "a", "result": "stored"},
         {"id": "a", "result": "repeated"},
     ]
-    assert stored.counts == Stored(new=2, repeated=2)
+    assert stored.counts == StoreResult(new=2, repeated=2)
 
 
 def test_a_handler_gets_key_body_and_kind(inlet, stored):
@@ -118,7 +118,7 @@ def test_other_inboxes_paths_and_methods_are_refused(inlet):
 
 
 def test_a_token_is_asked_for_where_one_is_set(stored):
-    inlet = Inlet({"orders": stored}, token="sesame")
+    inlet = InboxEndpoint({"orders": stored}, token="sesame")
     given = ["", "sesame", "Bearer", "Bearer wrong", "Basic sesame", "bearer sesame", "Bearer sesame"]
     strange = "Bearer ünï".encode()
     answers = call(inlet, *(post("a", Authorization=one) for one in (*given, strange)))
@@ -129,7 +129,7 @@ def test_a_token_is_asked_for_where_one_is_set(stored):
 def test_a_database_that_is_away_is_told_as_such():
     engine = open_engine("postgresql+psycopg://nobody@127.0.0.1:9/none?connect_timeout=1", setting="database")
     message_answer, health = call(
-        Inlet({"orders": StoredInbox("orders", engine)}), post("a"), ("GET", "/health", {})
+        InboxEndpoint({"orders": StoredInbox("orders", engine)}), post("a"), ("GET", "/health", {})
     )
     assert (message_answer.status_code, health.status_code) == (503, 503)
     assert message_answer.headers["retry-after"]
@@ -201,7 +201,7 @@ def test_a_stop_lets_a_request_that_has_begun_be_answered(stored, monkeypatch):
 
     monkeypatch.setattr(stored, "store_one", store_slowly)
     with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
-        app = Inlet({"orders": stored}).app
+        app = InboxEndpoint({"orders": stored}).app
         serving = pool.submit(run_server, app, listener, stop, drain_seconds=20)
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/messages/orders"
         answer = pool.submit(httpx.post, address, content=b"v", headers={"Idempotency-Key": "a"})

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from inbox_examples import message
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.inbox.once import Counts
+from oncehouse.messaging.inbox.once import InboxCounts
 from oncehouse.messaging.inbox.redis_inbox import RedisInbox
 from oncehouse.messaging.message import Message
 
@@ -41,7 +41,7 @@ def test_a_message_that_comes_again_is_skipped_and_counted(inbox):
     for message_id in ("1", "2", "1"):
         handler(message(message_id))
     assert [one.message_id for one in done] == ["1", "2"]
-    assert inbox.counts == {"mail": Counts(handled=2, repeated=1)}
+    assert inbox.counts == {"mail": InboxCounts(handled=2, repeated=1)}
 
 
 def test_a_handler_gives_back_what_it_returns(inbox):
@@ -57,7 +57,7 @@ def test_of_a_batch_the_handler_gets_only_what_is_new(inbox):
     handler([message("2"), message("3")])
     handler([message("3")])
     assert [one.message_id for one in done] == ["1", "2", "3"]
-    assert inbox.counts["mail"] == Counts(handled=3, repeated=3)
+    assert inbox.counts["mail"] == InboxCounts(handled=3, repeated=3)
 
 
 def test_a_message_whose_handler_failed_runs_again(inbox):
@@ -225,7 +225,7 @@ def test_an_async_handler_sees_each_message_once(redis):
         await client.aclose()
         return inbox
 
-    assert asyncio.run(run()).counts["mail"] == Counts(handled=3, repeated=1)
+    assert asyncio.run(run()).counts["mail"] == InboxCounts(handled=3, repeated=1)
     assert done == ["1"]
 
 

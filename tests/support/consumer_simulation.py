@@ -112,7 +112,7 @@ class ConsumerSimulation:
                 partition=batch.partition,
                 offsets=tuple(message.offset for message in batch),
                 # Who does not know yet that it was thrown out still lives in the time before.
-                crashes=self.thrown_out_at.get(client, 0) if client.thrown_out else self.crashes,
+                crashes=self.thrown_out_at.get(client, 0) if client.expelled else self.crashes,
             )
         )
 
@@ -147,7 +147,7 @@ class ConsumerSimulation:
 
     def throw_out(self) -> None:
         for member in self.members:
-            if not member.client.thrown_out:
+            if not member.client.expelled:
                 self.thrown_out_at[member.client] = self.crashes
         self.broker.expire(GROUP)
         self.crashes += 1

@@ -50,7 +50,7 @@ from oncehouse.ledger.models import (
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.consumer.group_lag import GroupPartition, GroupStatus
 from oncehouse.messaging.inbox.stored import StoredInbox
-from oncehouse.messaging.inbox.tables import inbox, seen
+from oncehouse.messaging.inbox.tables import handled_ids, inbox
 from oncehouse.monitoring.background_probe import BackgroundProbe
 from oncehouse.monitoring.etl import EtlView
 from oncehouse.monitoring.monitor import Monitor, MonitorTargets
@@ -583,7 +583,7 @@ def fill_messaging(folder: Path) -> None:
         )
         now = time.time()
         connection.execute(
-            insert(seen),
+            insert(handled_ids),
             [{"consumer": "billing", "message_id": "a", "seen_at": now, "keep_until": now + 900}],
         )
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, insert
 
 from oncehouse.common.database import begin, open_engine
 from oncehouse.messaging.outbox.ids import make_id
-from oncehouse.messaging.outbox.relay.types import Position, Refusal, Row, Sent
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, RefusedRow, SendResult, SentPosition
 from oncehouse.messaging.outbox.tables import OutboxTables, bucket_of, create_outbox, outbox_tables
 
 TABLES = outbox_tables()
@@ -55,47 +55,47 @@ class MemoryKafka:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.messages: list[Row] = []
+        self.messages: list[ClaimedRow] = []
         self.error: str | None = None
         """Set: nothing is taken."""
         self.refuses = True
 
-    def take(self, rows: Sequence[Row]) -> Sent:
+    def take(self, rows: Sequence[ClaimedRow]) -> SendResult:
         with self._lock:
             if self.error is not None:
-                return Sent(acknowledged=(), error=self.error)
-            refused: list[Refusal] = []
+                return SendResult(acknowledged=(), error=self.error)
+            refused: list[RefusedRow] = []
             parked: set[tuple[str, bytes | None]] = set()
-            taken: list[Row] = []
+            taken: list[ClaimedRow] = []
             for row in rows:
                 if (row.topic, row.key) in parked and row.key is not None:
                     continue
                 if self.refuses and (row.value or b"").startswith(b"poison"):
-                    refused.append(Refusal(row, "too bad"))
+                    refused.append(RefusedRow(row, "too bad"))
                     parked.add((row.topic, row.key))
                     continue
                 taken.append(row)
             start = len(self.messages)
             self.messages += taken
-        return Sent(
+        return SendResult(
             acknowledged=[row.seq for row in taken],
-            positions=[Position(row.seq, 0, start + at) for at, row in enumerate(taken)],
+            positions=[SentPosition(row.seq, 0, start + at) for at, row in enumerate(taken)],
             refused=refused,
         )
 
     def values(self, key: bytes | None = None) -> list[bytes | None]:
         return [row.value for row in self.messages if key is None or row.key == key]
 
-    def open_sender(self, may_go_on: Callable[[], bool]) -> MemorySender:
-        return MemorySender(self, may_go_on)
+    def open_sender(self, may_continue: Callable[[], bool]) -> MemorySender:
+        return MemorySender(self, may_continue)
 
 
 class MemorySender:
-    def __init__(self, kafka: MemoryKafka, may_go_on: Callable[[], bool]) -> None:
+    def __init__(self, kafka: MemoryKafka, may_continue: Callable[[], bool]) -> None:
         self._kafka = kafka
-        self.may_go_on = may_go_on
+        self.may_continue = may_continue
 
-    def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
+    def send(self, rows: Sequence[ClaimedRow], *, give_up_at: float) -> SendResult:
         return self._kafka.take(rows)
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
-"""Messages between services: handed over in the sender's transaction, handled once, retried, never lost.
+"""Messages between services: sent in the sender's transaction, handled once, retried, never lost.
 
-A room that stands on its own: it needs Kafka and a SQL database, and nothing of the pipeline, its ledger or Spark. The
-names below are imported when they are first asked for, so that a program pays for what it uses.
+Needs Kafka and a SQL database, and imports nothing of the pipeline, its ledger or Spark. `outbox/` sends, `consumer/`
+receives with `retries/` for failed messages, `inbox/` handles each message once, `cdc/` sets up Debezium, `django/` is
+outbox and inbox as a Django app. The modules here are shared by these packages. The public names below are imported on
+first use; more are in `oncehouse.messaging.consumer` and `oncehouse.messaging.django`.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from oncehouse.common.extras import lazy_exports
 if TYPE_CHECKING:
     from oncehouse.messaging.clickhouse_handler import ClickHouseHandler
     from oncehouse.messaging.consumer.consumer import Consumer
-    from oncehouse.messaging.inbox.http_endpoint import Inlet
+    from oncehouse.messaging.inbox.http_endpoint import InboxEndpoint
     from oncehouse.messaging.inbox.once import Inbox
     from oncehouse.messaging.inbox.redis_inbox import RedisInbox
     from oncehouse.messaging.inbox.stored import StoredInbox
@@ -28,7 +30,7 @@ __all__ = [
     "Consumer",
     "DeadLetterTopic",
     "Inbox",
-    "Inlet",
+    "InboxEndpoint",
     "Message",
     "Outbox",
     "OutboxMessage",
@@ -41,12 +43,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "WorkerSettings": "oncehouse.messaging.inbox.types",
-    "Inlet": "oncehouse.messaging.inbox.http_endpoint",
     "ClickHouseHandler": "oncehouse.messaging.clickhouse_handler",
     "Consumer": "oncehouse.messaging.consumer.consumer",
     "DeadLetterTopic": "oncehouse.messaging.retries.retry_topics",
     "Inbox": "oncehouse.messaging.inbox.once",
+    "InboxEndpoint": "oncehouse.messaging.inbox.http_endpoint",
     "Message": "oncehouse.messaging.message",
     "Outbox": "oncehouse.messaging.outbox.outbox",
     "OutboxMessage": "oncehouse.messaging.outbox.encoding",
@@ -55,9 +56,13 @@ _HOMES = {
     "RelaySettings": "oncehouse.messaging.outbox.relay.settings",
     "RetryTopics": "oncehouse.messaging.retries.retry_topics",
     "StoredInbox": "oncehouse.messaging.inbox.stored",
+    "WorkerSettings": "oncehouse.messaging.inbox.types",
 }
 
 
-_EXTRAS = {"ClickHouseHandler": "messaging,clickhouse", "Inlet": "inlet"}
-
-__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="messaging", extras=_EXTRAS)
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    _HOMES,
+    extra="messaging",
+    extras={"ClickHouseHandler": "messaging,clickhouse", "InboxEndpoint": "inlet"},
+)

@@ -1,7 +1,7 @@
 """Buckets of work shared between processes: each bucket is worked by one holder at a time, fenced by a token.
 
 A *name* (an outbox, a stored inbox) has a fixed number of buckets; every process that works on it is a *member*. A
-member calls `tend` about three times within `lease_seconds`: that tells the others it lives, renews its buckets, takes
+member calls `renew` about three times within `lease_seconds`: that tells the others it lives, renews its buckets, takes
 free ones up to its fair share, and names those it holds beyond it, which it releases once nothing of them is under way.
 Who dies loses its buckets when its lease has run out. All times are the database's own, so a wrong clock can neither
 keep nor steal a bucket. A token grows with every holder: `fence` refuses the writes of a former one, in the same
@@ -40,8 +40,8 @@ from oncehouse.messaging.database import storage_parameters
 
 LEASES_TABLE = "oncehouse_bucket_leases"
 MEMBERS_TABLE = "oncehouse_bucket_members"
-_NOBODY = ""
-# Small tables that are updated every few seconds: room in the page for it, and vacuum that does not wait.
+_NO_HOLDER = ""
+# Small tables that are updated every few seconds: free space in each page, and an eager vacuum.
 _BUSY_TABLE = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 500}
 
 
@@ -55,10 +55,10 @@ class LeaseTables:
 class BucketLease:
     bucket: int
     holder: str
-    """Empty when somebody released it."""
+    """Empty if the bucket was released."""
     token: int
     live: bool
-    """Whether its time has not run out, by the database's clock."""
+    """Whether it has not expired, by the database's clock."""
     seconds_left: float = 0.0
 
 
@@ -67,7 +67,7 @@ class Member:
     holder: str
     live: bool
     asleep: bool
-    """It waits to be notified; writers may leave others alone."""
+    """It waits for a notification; writers notify only members that sleep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +76,21 @@ class SharePlan:
     """Buckets to renew, the surplus among them."""
     take: tuple[int, ...]
     surplus: tuple[int, ...]
-    """Of those kept: what belongs to others, to be released when nothing of it is under way."""
+    """Of those kept: buckets beyond the fair share, to be released once no work of theirs is under way."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
     tokens: Mapping[int, int]
-    """The buckets that are ours, each with its fencing token."""
+    """The buckets held by this member, each with its fencing token."""
     surplus: frozenset[int]
     members: int
     valid_until: float
-    """By `time.monotonic`: nothing may be begun after it unless `tend` has been called again."""
+    """By `time.monotonic`: no work may begin after it unless `renew` was called again."""
 
 
 def define_lease_tables(metadata: MetaData, schema: str | None = None) -> LeaseTables:
-    """The two tables, shared by everything in this schema that has buckets."""
+    """The two tables, shared by all outboxes and inboxes of this schema."""
     leases = Table(
         LEASES_TABLE,
         metadata,
@@ -121,16 +121,16 @@ def define_lease_tables(metadata: MetaData, schema: str | None = None) -> LeaseT
 
 @cache
 def lease_tables(schema: str | None = None) -> LeaseTables:
-    """The tables with metadata of their own, for those who have no other tables to put beside them."""
+    """The tables in metadata of their own, for callers without other tables."""
     return define_lease_tables(MetaData(), schema)
 
 
 def plan_share(leases: Sequence[BucketLease], live_members: Collection[str], me: str) -> SharePlan:
-    """What this member should hold. Pure: every member that sees the same rows comes to shares that fit together."""
+    """What this member should hold. Pure: members that see the same rows compute shares that do not overlap."""
     members = sorted({*live_members, me})
     least, more = divmod(len(leases), len(members))
     target = least + (members.index(me) < more)
-    # One of ours that ran out and that nobody took is still ours: its token says so.
+    # An expired bucket that no other member took is still held by this one: its token is unchanged.
     mine = [lease.bucket for lease in leases if lease.holder == me]
     free = [lease.bucket for lease in leases if lease.holder != me and not lease.live]
     return SharePlan(
@@ -141,7 +141,7 @@ def plan_share(leases: Sequence[BucketLease], live_members: Collection[str], me:
 
 
 class BucketLeases:
-    """One member's hold on the buckets of a name. Calls may come from several threads, one `tend` at a time."""
+    """One member's leases on the buckets of a name. Thread-safe, but for one `renew` at a time."""
 
     def __init__(
         self,
@@ -161,12 +161,12 @@ class BucketLeases:
         self._tables = tables or lease_tables()
         self._joined = False
 
-    def tend(self, *, asleep: bool = False) -> Share:
-        """Say that we live, renew, take what is free and ours by right. Raises TransientError without a database."""
-        begun_at = time.monotonic()
+    def renew(self, *, asleep: bool = False) -> Share:
+        """Extend membership and leases, and take free buckets up to the fair share. May raise TransientError."""
+        started_at = time.monotonic()
         with begin(self._engine, whose=f"Buckets of {self.name}") as connection:
-            self._sign_in(connection, asleep=asleep)
-            # In one order for all and with their locks: two members never wait for each other in a circle.
+            self._register(connection, asleep=asleep)
+            # Locked in one order by all members, so that two members cannot deadlock.
             leases = read_leases(connection, self._tables, self.name, lock=True)
             members = read_members(connection, self._tables, self.name)
             live = [member.holder for member in members if member.live]
@@ -175,17 +175,17 @@ class BucketLeases:
             tokens |= {lease.bucket: lease.token + 1 for lease in leases if lease.bucket in plan.take}
             self._write(connection, plan)
             if len(live) < len(members):
-                self._forget_the_dead(connection)
+                self._delete_dead_members(connection)
         self._joined = True
         return Share(
             tokens=tokens,
             surplus=frozenset(plan.surplus),
             members=len(live),
-            valid_until=begun_at + self.lease_seconds,
+            valid_until=started_at + self.lease_seconds,
         )
 
-    def say_asleep(self, *, asleep: bool) -> None:
-        """Tell writers whether a notification is wanted, between two calls of `tend`."""
+    def set_asleep(self, *, asleep: bool) -> None:
+        """Say whether writers should notify this member, between two calls of `renew`."""
         members = self._tables.members
         with begin(self._engine, whose=f"Buckets of {self.name}") as connection:
             connection.execute(
@@ -195,7 +195,7 @@ class BucketLeases:
             )
 
     def release(self, tokens: Mapping[int, int]) -> None:
-        """Let others take these at once. What was taken over meanwhile is left alone."""
+        """Let other members take these at once. Buckets that were taken over already are left alone."""
         leases = self._tables.leases
         if not tokens:
             return
@@ -204,11 +204,11 @@ class BucketLeases:
             connection.execute(
                 update(leases)
                 .where(leases.c.name == self.name, leases.c.bucket.in_(sorted(held)))
-                .values(expires_at=0.0, holder=_NOBODY)
+                .values(expires_at=0.0, holder=_NO_HOLDER)
             )
 
     def leave(self, tokens: Mapping[int, int]) -> None:
-        """Release everything and be no member any more."""
+        """Release all buckets and end the membership."""
         self.release(tokens)
         members = self._tables.members
         with begin(self._engine, whose=f"Buckets of {self.name}") as connection:
@@ -218,9 +218,9 @@ class BucketLeases:
         self._joined = False
 
     def fence(self, connection: Connection, tokens: Mapping[int, int]) -> None:
-        """Hold these buckets until the caller's transaction ends; raises FencedError when one is ours no longer.
+        """Lock these buckets until the caller's transaction ends; raises FencedError if another member holds one.
 
-        On SQLite the transaction must have been begun as a writing one (`databases.begin`).
+        On SQLite the transaction must have been begun as a writing one (`common.database.begin`).
         """
         lost = sorted(
             set(tokens) - lock_held(connection, self._tables, self.name, tokens, holder=self.holder)
@@ -231,7 +231,7 @@ class BucketLeases:
                 f"{lost[0]}). Nothing of them was written."
             )
 
-    def _sign_in(self, connection: Connection, *, asleep: bool) -> None:
+    def _register(self, connection: Connection, *, asleep: bool) -> None:
         members, expires_at = self._tables.members, DatabaseClock() + self.lease_seconds
         mine = (members.c.name == self.name, members.c.holder == self.holder)
         signed = connection.execute(update(members).where(*mine).values(expires_at=expires_at, asleep=asleep))
@@ -242,7 +242,7 @@ class BucketLeases:
                 )
             )
         if not self._joined:
-            make_buckets(connection, self._tables, self.name, self._buckets)
+            create_buckets(connection, self._tables, self.name, self._buckets)
 
     def _write(self, connection: Connection, plan: SharePlan) -> None:
         leases, expires_at = self._tables.leases, DatabaseClock() + self.lease_seconds
@@ -254,22 +254,22 @@ class BucketLeases:
                     .values(expires_at=expires_at, holder=self.holder, token=leases.c.token + more)
                 )
 
-    def _forget_the_dead(self, connection: Connection) -> None:
+    def _delete_dead_members(self, connection: Connection) -> None:
         members = self._tables.members
-        long_gone = DatabaseClock() - 20 * self.lease_seconds
+        long_expired = DatabaseClock() - 20 * self.lease_seconds
         connection.execute(
-            delete(members).where(members.c.name == self.name, members.c.expires_at < long_gone)
+            delete(members).where(members.c.name == self.name, members.c.expires_at < long_expired)
         )
 
 
-def make_buckets(connection: Connection, tables: LeaseTables, name: str, buckets: int) -> None:
-    """The rows of a name's buckets, held by nobody; those that are there stay as they are."""
+def create_buckets(connection: Connection, tables: LeaseTables, name: str, buckets: int) -> None:
+    """Insert the rows of a name's buckets, without a holder; existing rows stay as they are."""
     from sqlalchemy.dialects import postgresql, sqlite
 
-    # The two dialects spell it alike, and each has it in a construct of its own.
+    # Both dialects have ON CONFLICT, each in a construct of its own.
     new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(tables.leases)
     rows = [
-        {"name": name, "bucket": bucket, "holder": _NOBODY, "token": 0, "expires_at": 0.0}
+        {"name": name, "bucket": bucket, "holder": _NO_HOLDER, "token": 0, "expires_at": 0.0}
         for bucket in range(buckets)
     ]
     connection.execute(new.values(rows).on_conflict_do_nothing())
@@ -283,9 +283,9 @@ def lock_held(
     *,
     holder: str | None = None,
 ) -> set[int]:
-    """Which of these buckets still have these tokens; nobody can take those until the transaction ends.
+    """Which of these buckets still have these tokens; no member can take those until the transaction ends.
 
-    `holder`: who must have them, for a database that has lost the taking of a bucket may give its token once more.
+    `holder` must hold them, too: a database that lost a committed takeover can issue its token a second time.
     """
     leases = tables.leases
     rows = connection.execute(
@@ -298,7 +298,7 @@ def lock_held(
 
 
 def lock_buckets(connection: Connection, tables: LeaseTables, name: str, buckets: Iterable[int]) -> None:
-    """For a person's hand: no holder can write to these buckets until the transaction ends, whoever it is."""
+    """For administrative changes: no holder can write to these buckets until the transaction ends."""
     leases = tables.leases
     connection.execute(
         select(leases.c.bucket)
@@ -312,14 +312,14 @@ def read_leases(
     connection: Connection, tables: LeaseTables, name: str, *, lock: bool = False
 ) -> tuple[BucketLease, ...]:
     leases = tables.leases
-    asked = select(
+    query = select(
         leases.c.bucket,
         leases.c.holder,
         leases.c.token,
         (leases.c.expires_at - DatabaseClock()).label("seconds_left"),
     )
-    asked = asked.where(leases.c.name == name).order_by(leases.c.bucket)
-    rows = connection.execute(asked.with_for_update() if lock else asked)
+    query = query.where(leases.c.name == name).order_by(leases.c.bucket)
+    rows = connection.execute(query.with_for_update() if lock else query)
     return tuple(
         BucketLease(
             bucket=row.bucket,

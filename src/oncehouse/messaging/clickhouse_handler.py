@@ -1,10 +1,10 @@
-"""A ready handler for the batch consumer: the rows of a batch as one INSERT that may be repeated.
+"""A handler for the batch consumer that writes the rows of a batch to ClickHouse as one repeatable INSERT.
 
-Holds: one batch is one block under the batch's own token, so a batch that comes again adds nothing, in the table and in
-its materialized views, and groups that write to one table do not take each other's rows for repeats; it leaves in time
-or not at all, and the server runs it in a session of its own, once; before the first insert the table is asked whether
-it remembers tokens for long enough. `rows` must give the same rows for the same batch. Errors are sorted for the
-consumer: what passes by itself, what is wrong with the batch's own rows, and what no batch can help.
+One batch is one block under the batch's own token, so a repeated batch adds nothing to the table and its materialized
+views, and groups that write to one table do not deduplicate each other's rows. An insert is sent before its deadline or
+not at all, and runs once, in a session of its own. Before the first insert the handler checks that the table remembers
+tokens for long enough. `rows` must return the same rows for the same batch. Errors are classified for the consumer:
+those that pass, those of the batch's own rows, and those that affect all batches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | bytes"
-"""Columns, or objects, or objects already written as JSON, one a line."""
+"""Columns, objects, or objects encoded as JSON, one per line."""
 
 _TOO_LARGE = frozenset({
     ErrorCode.TOO_MANY_ROWS,
@@ -45,7 +45,7 @@ _TOO_LARGE = frozenset({
     ErrorCode.TOO_MANY_PARTITIONS,
     ErrorCode.TOO_MANY_PARTS,  # as a refusal: the block itself spreads over too many partitions
 })  # fmt: skip
-# What ClickHouse adds to an error of a materialized view, which comes after the table itself was written.
+# ClickHouse adds this to errors of a materialized view, which occur after the table itself was written.
 _IN_A_VIEW = "while pushing to view"
 _LINE_SETTINGS = {
     # Read by several threads, the lines would become several blocks.
@@ -56,7 +56,7 @@ _LINE_SETTINGS = {
 
 
 class TokenBatch(Protocol):
-    """What is asked of a batch; the consumer's own has more."""
+    """What the handler needs of a batch."""
 
     @property
     def token(self) -> str: ...
@@ -80,11 +80,11 @@ class ClickHouseHandler:
         inserts_per_second: float = 10.0,
         insert_sessions: bool = True,
     ) -> None:
-        """`rows` makes a batch's rows: a pyarrow Table, a list of dicts, or bytes with one JSON object a line.
+        """`rows` returns a batch's rows: a pyarrow Table, a list of dicts, or bytes with one JSON object per line.
 
-        A batch that was inserted may come again within `retry_horizon`, after a crash or a lost answer; all consumers
-        together insert at most `inserts_per_second` meanwhile. The table has to remember that many tokens.
-        `insert_sessions` is for a balancer that sends the requests of one client to different servers: False there.
+        An inserted batch may be repeated within `retry_horizon`, after a crash or a lost answer; all consumers together
+        insert at most `inserts_per_second`. The table must remember that many tokens. Set `insert_sessions` to False
+        behind a load balancer that sends the requests of one client to different servers.
         """
         try:
             config = ClickHouse(
@@ -126,7 +126,7 @@ class ClickHouseHandler:
         try:
             send_rows(self.client, self.table, rows, token=token, deadline=deadline)
         except OncehouseError as error:
-            raise judge_refusal(error, f"{self.table}: batch {token}") from error
+            raise classify_error(error, f"{self.table}: batch {token}") from error
 
     def check(self) -> None:
         """Refuse a table that would take a repeated batch twice. Done before the first insert; may be asked earlier."""
@@ -174,7 +174,7 @@ def _send(client: Client, table: str, rows: Rows, token: str, deadline: Deadline
                 settings = {**_open(client, table, token), **_LINE_SETTINGS}
                 client.insert_lines(table, pa.py_buffer(rows), settings, deadline)
         case _:
-            lines = b"\n".join(_spell(row) for row in rows)
+            lines = b"\n".join(_encode_row(row) for row in rows)
             if lines:
                 settings = {**_open(client, table, token), **_LINE_SETTINGS}
                 client.insert_lines(table, pa.py_buffer(lines), settings, deadline)
@@ -198,7 +198,7 @@ def session_of(table: str, token: str) -> str:
     return f"oncehouse {table} {token}"
 
 
-def judge_refusal(error: OncehouseError, where: str) -> OncehouseError:
+def classify_error(error: OncehouseError, where: str) -> OncehouseError:
     """What the consumer should do about a failed insert, by the class of the error.
 
     TransientError: the same batch again. PermanentError: the rows are at fault and none was written, so find the one.
@@ -231,11 +231,11 @@ def _as_block(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch | None:
     return blocks[0] if blocks and blocks[0].num_rows else None
 
 
-def _spell(row: Mapping[str, Any]) -> bytes:
-    return json.dumps(row, default=_spell_value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+def _encode_row(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, default=_encode_json_value, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
-def _spell_value(value: object) -> object:
+def _encode_json_value(value: object) -> object:
     match value:
         case datetime() | date():
             return value.isoformat()

@@ -1,4 +1,4 @@
-"""Time as messaging code sees it, and a twin that tests turn by hand."""
+"""The clock of messaging code, and one that tests advance."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since 1970, for what is written down and compared with other machines."""
+        """Seconds since 1970, for stored values and comparisons between machines."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards, for how long something takes."""
+        """Seconds that never decrease, for durations."""
         ...
 
 
@@ -27,7 +27,7 @@ class SystemClock:
 
 @dataclass(kw_only=True)
 class ManualClock:
-    """A clock that stands still until it is told otherwise."""
+    """A clock that changes only by `advance`."""
 
     seconds: float = 1_700_000_000.0
 

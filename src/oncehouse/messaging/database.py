@@ -28,28 +28,28 @@ def check_dialect(name: str) -> str:
 
 
 def storage_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Arguments of a `Table` that have PostgreSQL keep it so (`CREATE TABLE … WITH`)."""
+    """Arguments of a `Table` for PostgreSQL's storage parameters (`CREATE TABLE … WITH`)."""
     if sqlalchemy.__version__ >= "2.1":
         return {"postgresql_with": dict(parameters)}
-    # SQLAlchemy 2.0 has no word for them. The clause before them is taken as it is given; heap is PostgreSQL's own.
+    # SQLAlchemy 2.0 has no argument for them, but passes this clause on; heap is PostgreSQL's default.
     listed = ", ".join(f"{name} = {value}" for name, value in parameters.items())
     return {"postgresql_using": f"heap WITH ({listed})"}
 
 
 def creation_statements(tables: Iterable[Table], dialect: Dialect) -> list[str]:
-    """What makes the tables with their indexes, in the order in which it runs. What exists is kept."""
+    """The statements that create the tables and indexes, in order. Existing ones are kept."""
     check_dialect(dialect.name)
-    made: list[CreateTable | CreateIndex] = []
+    statements: list[CreateTable | CreateIndex] = []
     for table in tables:
-        made.append(CreateTable(table, if_not_exists=True))
+        statements.append(CreateTable(table, if_not_exists=True))
         indexes = sorted(table.indexes, key=lambda index: str(index.name))
-        made += [CreateIndex(index, if_not_exists=True) for index in indexes]
-    return [str(one.compile(dialect=dialect)).strip().replace("\t", "  ") for one in made]
+        statements += [CreateIndex(index, if_not_exists=True) for index in indexes]
+    return [str(one.compile(dialect=dialect)).strip().replace("\t", "  ") for one in statements]
 
 
 @contextmanager
 def wrapped_errors(what: str, *, absent: str) -> Iterator[None]:
-    """Errors of the driver as ours. `what` names what was attempted, `absent` says how missing tables are made."""
+    """Translates driver errors. `what` names the operation, `absent` says how to create missing tables."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -58,14 +58,14 @@ def wrapped_errors(what: str, *, absent: str) -> Iterator[None]:
 
 @contextmanager
 def reading(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
-    """A look at what is committed, which no writer holds up."""
+    """A connection for reading, which no writer blocks."""
     with wrapped_errors(what, absent=absent), engine.connect() as connection:
         yield connection
 
 
 @contextmanager
 def transact(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
-    """A transaction that may write, of its own."""
+    """A transaction of its own that may write."""
     with (
         wrapped_errors(what, absent=absent),
         engine.execution_options(oncehouse_writes=True).begin() as connection,

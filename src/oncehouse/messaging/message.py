@@ -1,7 +1,7 @@
-"""A Kafka message as handlers see it, the headers that oncehouse itself writes, and which of them are believed.
+"""A Kafka message as handlers receive it, the headers that oncehouse writes, and which of them are trusted.
 
-Header values are bytes on the wire; what we write is UTF-8 text. A header may stand several times: the last counts.
-Any producer can write any header, so a header never reaches beyond the topic in which the producer may write.
+Header values are bytes; oncehouse writes UTF-8 text. If a header is repeated, the last one counts. Any producer can
+write any header, so a header has no effect beyond the topic to which the producer may write.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MESSAGE_ID = "oncehouse-id"
 """The id that a message keeps from its outbox row through its topic, its retries and its replays."""
 
 ORIGIN = "oncehouse-origin"
-"""Where a message that was put aside stood first: topic/partition/offset."""
+"""The first position of a diverted message: topic/partition/offset."""
 ORIGIN_TIME = "oncehouse-origin-time"
 """When it was first written there, in milliseconds since 1970."""
 ATTEMPT = "oncehouse-attempt"
 """How often its handler has failed on it."""
 ERROR = "oncehouse-error"
-"""What the last attempt said, cut to a readable length."""
+"""The error of the last attempt, truncated."""
 FAILED_AT = "oncehouse-failed-at"
 """When the last attempt failed, in milliseconds since 1970."""
 NOT_BEFORE = "oncehouse-not-before"
@@ -29,7 +29,7 @@ NOT_BEFORE = "oncehouse-not-before"
 
 
 _POSITION = re.compile(r"([a-zA-Z0-9._-]{1,249})/([0-9]{1,10})/([0-9]{1,18})")
-_SET_ASIDE = re.compile(r"(?:\.[a-zA-Z0-9._-]+)?\.(?:retry\.[0-9]+|dlq)")
+_DIVERTED_TOPIC = re.compile(r"(?:\.[a-zA-Z0-9._-]+)?\.(?:retry\.[0-9]+|dlq)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Message:
     headers: Headers = ()
     timestamp_ms: int | None = None
     source: str | None = None
-    """The topic whose retry topic this one was read from. A consumer sets it; without it the topic's name decides."""
+    """The source of the retry topic that the message was read from, if the consumer has set it."""
 
     @property
     def position(self) -> str:
@@ -70,34 +70,34 @@ class Message:
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
     def text_header(self, name: str) -> str:
-        """As text, whatever the bytes; empty where it is absent."""
+        """As text, with invalid UTF-8 escaped; empty if it is absent."""
         return (self.header(name) or b"").decode("utf-8", errors="backslashreplace")
 
     @property
     def source_topic(self) -> str:
-        """The topic that this message belongs to: its own, or the source of the retry topic that it stands in."""
+        """The topic that this message belongs to: its own, or the source of its retry topic."""
         if self.source is not None:
             return self.source
         claimed = parse_position(self.text_header(ORIGIN))
-        return claimed.topic if claimed and _is_set_aside(self.topic, claimed.topic) else self.topic
+        return claimed.topic if claimed and _is_diverted_topic(self.topic, claimed.topic) else self.topic
 
     @property
     def first_position(self) -> Position:
-        """Where the message stood first: what `oncehouse-origin` says, where that may be believed."""
+        """The message's first position: from `oncehouse-origin` if that is trusted."""
         return find_first_position(self, self.source_topic)
 
     @property
     def message_id(self) -> str:
-        """What its producer calls the message: its outbox id, or else its first position in Kafka.
+        """The id that its producer gave it (its outbox id), or else its first position in Kafka.
 
-        Producers of two topics may use one id for two messages: see `inbox.ids` for what tells those apart.
+        Producers of two topics may use one id for two messages: `inbox.ids` tells those apart.
         """
         return self.text_header(MESSAGE_ID) or str(self.first_position)
 
 
 def find_first_position(message: Message, source: str) -> Position:
-    """In retry topics of the source, its own consumer has written the origin. Anywhere else, and for another topic, an
-    origin is any producer's claim, and the message is known by where it stands: see `find_replayed`.
+    """In retry topics of the source the origin was written by its own consumer. Anywhere else, and for another topic,
+    any producer may have written it, so the message is identified by its own position: see `find_replayed`.
     """
     claimed = _read_claim(message, source)
     if claimed is None or message.topic == source:
@@ -106,10 +106,10 @@ def find_first_position(message: Message, source: str) -> Position:
 
 
 def find_replayed(message: Message, source: str) -> Position | None:
-    """The earlier place of the partition that a message in the source itself claims to repeat, as a replay does.
+    """The earlier position of the same partition that a message in the source claims to repeat, as a replay does.
 
-    Any producer of the topic can claim it. So a message is skipped where that place was handled, and never makes
-    that place, whose retry may be under way, count as handled.
+    Any producer of the topic can claim it. So the message is skipped if that position was handled, but never marks that
+    position, whose retry may be under way, as handled.
     """
     claimed = _read_claim(message, source)
     if claimed is None or message.topic != source or claimed.offset >= message.offset:
@@ -124,6 +124,6 @@ def _read_claim(message: Message, source: str) -> Position | None:
     return claimed
 
 
-def _is_set_aside(topic: str, source: str) -> bool:
-    """Whether consumers of the source put failed messages into this topic, by its name."""
-    return topic.startswith(source) and _SET_ASIDE.fullmatch(topic, len(source)) is not None
+def _is_diverted_topic(topic: str, source: str) -> bool:
+    """Whether the topic's name is that of a retry or dead-letter topic of the source."""
+    return topic.startswith(source) and _DIVERTED_TOPIC.fullmatch(topic, len(source)) is not None

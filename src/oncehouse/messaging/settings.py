@@ -1,7 +1,7 @@
-"""The file of outbox, inbox and topics, `messaging.yaml`, as frozen values.
+"""The messaging file, `messaging.yaml`, as frozen values.
 
-Read as a pipeline file is: every problem at once with its line, `${env:NAME}` and `${file:/path}` for secrets,
-paths from the file's own folder.
+Read like a pipeline file: all problems at once with their lines, `${env:NAME}` and `${file:/path}` for secrets, paths
+relative to the file's folder.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ABSENT = "write kafka.bootstrap_servers and database into it, as docs/reference
 
 class KafkaAddress(Section):
     bootstrap_servers: Servers
-    """Where to find the brokers: `host:port`, several with commas between."""
+    """Addresses of the brokers: `host:port`, separated by commas."""
     options: SecretSettings = Field(default_factory=dict)
-    """Settings of the Kafka client in librdkafka's spelling, such as `security.protocol`."""
+    """Settings of the Kafka client as librdkafka names them, such as `security.protocol`."""
 
     @field_validator("options")
     @classmethod
@@ -41,21 +41,23 @@ class KafkaAddress(Section):
 
 class MessagingSettings(Section):
     kafka: KafkaAddress | None = None
-    """The brokers that messages go to and come from."""
+    """The Kafka brokers."""
     database: SecretStr | None = None
     """The database of outbox and inbox: postgresql+psycopg://… or sqlite:///file.db (relative to this file)."""
     inbox: InboxSettings = Field(default_factory=InboxSettings)
-    """Stored inboxes: their workers and the HTTP inlet."""
+    """Stored inboxes: their workers and the HTTP endpoint."""
     outbox: OutboxSettings = OutboxSettings()
     """The outbox table and its relay."""
     cdc: CdcSettings = CdcSettings()
-    """Kafka Connect, and the limits of the slots that it reads."""
+    """Kafka Connect, and limits for replication slots."""
 
     @field_validator("database")
     @classmethod
     def _outlives_the_command(cls, database: SecretStr | None) -> SecretStr | None:
         if database is not None and database.get_secret_value() in _IN_MEMORY:
-            raise ValueError("is a database in memory, gone when the command ends; write sqlite:///file.db")
+            raise ValueError(
+                "is a database in memory, which does not outlive the command; write sqlite:///file.db"
+            )
         return database
 
     def require_kafka(self) -> KafkaAddress:

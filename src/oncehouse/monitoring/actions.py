@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.ledger.models import Batch
     from oncehouse.messaging.inbox.open import InboxDatabase
     from oncehouse.messaging.outbox.open import OpenedOutbox
-    from oncehouse.messaging.outbox.parked import Moved
+    from oncehouse.messaging.outbox.parked import ParkedChange
     from oncehouse.pipeline.dead_letters.filter import Selection
 
 
@@ -146,11 +146,11 @@ def _topic(etl: Etl, name: str) -> str:
     return found.topic
 
 
-def retry_message(outbox: OpenedOutbox, message_id: UUID) -> Moved:
+def retry_message(outbox: OpenedOutbox, message_id: UUID) -> ParkedChange:
     """Let a parked message of an outbox be sent again, with what waits behind it."""
-    from oncehouse.messaging.outbox.parked import Which
+    from oncehouse.messaging.outbox.parked import ParkedSelection
 
-    return outbox.retry(Which(ids=[message_id]))
+    return outbox.retry(ParkedSelection(ids=[message_id]))
 
 
 def retry_inbox(opened: InboxDatabase, name: str, ids: Sequence[str] | None = None) -> list[str]:

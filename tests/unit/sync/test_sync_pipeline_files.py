@@ -16,7 +16,7 @@ from oncehouse.column_types.types import clickhouse_name
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.column_types import Column
+from oncehouse.messaging.cdc.column_types import PostgresColumn
 from oncehouse.sync.cdc.pipeline_files import VERSIONS_ABOVE, TopicAddress, check_column_name, write_pipeline
 from oncehouse.sync.cdc.wal_types import explain_mismatch
 from oncehouse.sync.changes.storage_factory import choose_storage
@@ -201,7 +201,7 @@ _SCALE_2 = (10 << 16 | 2) + 4
     ],
 )
 def test_what_the_log_has_as_a_round_would_send_it_is_taken(source, type_):
-    column = Column(**({"name": "x", "not_null": True} | source))
+    column = PostgresColumn(**({"name": "x", "not_null": True} | source))
     assert explain_mismatch(column, parse_type(type_)) is None
 
 
@@ -225,7 +225,7 @@ def test_what_the_log_has_as_a_round_would_send_it_is_taken(source, type_):
     ],
 )
 def test_what_the_log_would_spell_otherwise_is_refused(source, type_, why):
-    column = Column(**({"name": "x", "not_null": True} | source))
+    column = PostgresColumn(**({"name": "x", "not_null": True} | source))
     found = explain_mismatch(column, parse_type(type_))
     assert found is not None
     assert why.replace("\\", "") in found

@@ -16,8 +16,8 @@ from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.cdc.apply_connector import Outcome
-    from oncehouse.messaging.cdc.connector_config import Topics
+    from oncehouse.messaging.cdc.apply_connector import ApplyResult
+    from oncehouse.messaging.cdc.connector_config import ConnectorTopics
     from oncehouse.messaging.cdc.generate import Draft
     from oncehouse.messaging.cdc.health import CdcStatus
     from oncehouse.messaging.settings import MessagingSettings
@@ -56,7 +56,7 @@ class CdcFiles(Answer, of=("cdc init",)):
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedConnectors(Answer, of=("cdc apply",)):
-    connectors: dict[str, Outcome]
+    connectors: dict[str, ApplyResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a connector's file, and a pipeline's for each TABLE. Files that exist are left alone."""
-    from oncehouse.messaging.cdc.connector_config import Topics
+    from oncehouse.messaging.cdc.connector_config import ConnectorTopics
     from oncehouse.messaging.settings import load_messaging
 
     if bool(tables) == (outbox is not None):
@@ -96,7 +96,7 @@ def init(
         outbox=outbox,
         prefix=prefix,
         clickhouse=clickhouse,
-        topics=Topics(partitions=partitions),
+        topics=ConnectorTopics(partitions=partitions),
         password=password,
         without_full=without_full,
     )
@@ -114,25 +114,25 @@ def _draft(
     outbox: str | None,
     prefix: str,
     clickhouse: str,
-    topics: Topics,
+    topics: ConnectorTopics,
     password: str,
     without_full: bool,
 ) -> Draft:
     from oncehouse.config.field_types import check_http_url
     from oncehouse.messaging.cdc.connector_config import check_prefix
-    from oncehouse.messaging.cdc.generate import Places, draft_outbox, draft_tables
-    from oncehouse.messaging.cdc.source_database import locate, open_source
+    from oncehouse.messaging.cdc.generate import ServerAddresses, draft_outbox, draft_tables
+    from oncehouse.messaging.cdc.source_database import describe_database, open_source
 
     check_prefix(prefix)
     try:
-        places = Places(
+        places = ServerAddresses(
             bootstrap_servers=settings.require_kafka().bootstrap_servers,
             clickhouse_url=check_http_url(clickhouse),
         )
     except ValueError as error:
         raise ConfigurationError(f"--clickhouse: {error}") from None
     with open_source(settings.require_database(), "looking at the tables") as connection:
-        database = locate(connection, password)
+        database = describe_database(connection, password)
         if outbox is not None:
             return draft_outbox(connection, outbox, prefix=prefix, database=database, topics=topics)
         return draft_tables(
@@ -197,7 +197,7 @@ def apply(
 ) -> None:
     """Bring connectors to Kafka Connect and wait until they run. One that is there already is left as it is."""
     from oncehouse.config.file_loader import read_text
-    from oncehouse.messaging.cdc.apply_connector import apply_connector, await_running
+    from oncehouse.messaging.cdc.apply_connector import apply_connector, wait_until_running
     from oncehouse.messaging.cdc.connect_client import ConnectClient
     from oncehouse.messaging.cdc.connector_config import holds_plain_password
     from oncehouse.messaging.cdc.generate import parse_connector
@@ -211,7 +211,7 @@ def apply(
     outcomes = {}
     for name, config in read:
         outcomes[name] = apply_connector(client, name, config)
-        await_running(client, name, patience_seconds=wait)
+        wait_until_running(client, name, timeout_seconds=wait)
         if not as_json:
             say(f"{name}: {outcomes[name]}, running")
         if holds_plain_password(config) and not as_json:
@@ -227,13 +227,13 @@ def apply(
 def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None:
     """Show connectors and slots. Exit 3 when one does not run, or before the kept log fills the disk."""
     from oncehouse.messaging.cdc.connect_client import ConnectClient
-    from oncehouse.messaging.cdc.health import look
+    from oncehouse.messaging.cdc.health import read_status
     from oncehouse.messaging.cdc.source_database import open_source
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)
     with open_source(settings.require_database(), "looking at the slots") as connection:
-        found = look(connection, ConnectClient(settings.cdc), settings.cdc)
+        found = read_status(connection, ConnectClient(settings.cdc), settings.cdc)
     if as_json:
         show_json(CdcFigures(status=found))
     else:

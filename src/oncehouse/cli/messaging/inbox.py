@@ -16,7 +16,7 @@ from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.inbox.admin import ConsumerStatus, Entry, InboxStatus
+    from oncehouse.messaging.inbox.admin import ConsumerStatus, InboxEntry, InboxStatus
     from oncehouse.messaging.inbox.expiry import Cleaned
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ class InboxList(Answer, of=("inbox status",)):
 
 @dataclass(frozen=True, kw_only=True)
 class EntryList(Answer, of=("inbox list", "inbox show")):
-    messages: list[Entry]
+    messages: list[InboxEntry]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +133,12 @@ def list_(
 ) -> None:
     """List messages of stored inboxes in order of arrival: the dead letters, unless other states are asked for."""
     from oncehouse.messaging.inbox.admin import list_entries
-    from oncehouse.messaging.inbox.tables import State
+    from oncehouse.messaging.inbox.tables import InboxState
 
     try:
-        states = [State(one) for one in state or [State.PARKED]]
+        states = [InboxState(one) for one in state or [InboxState.PARKED]]
     except ValueError as error:
-        raise ConfigurationError(f"{error}; states are {', '.join(State)}") from None
+        raise ConfigurationError(f"{error}; states are {', '.join(InboxState)}") from None
     with open_inbox(file) as opened, opened.transact("listing messages") as connection:
         found = list_entries(connection, name=inbox, states=states, after=after, limit=limit)
     if as_json:
@@ -189,7 +189,7 @@ def show(
         _show(one)
 
 
-def _show(entry: Entry) -> None:
+def _show(entry: InboxEntry) -> None:
     message = entry.message
     show_facts(
         {

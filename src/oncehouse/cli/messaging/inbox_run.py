@@ -21,7 +21,7 @@ from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehouse.messaging.inbox.dispatcher import WorkCounts
-    from oncehouse.messaging.inbox.worker import Worker
+    from oncehouse.messaging.inbox.worker import InboxWorker
 
 _Handler = Annotated[
     str,
@@ -72,7 +72,7 @@ def work(
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
-def _run(worker: Worker, stop: Stop, *, once: bool) -> None:
+def _run(worker: InboxWorker, stop: Stop, *, once: bool) -> None:
     def wait_for_the_wish() -> None:
         stop.asked.wait()
         worker.stop()
@@ -92,7 +92,7 @@ def serve(
 ) -> None:
     """Take messages over HTTP into the stored inboxes that the file names, until stopped."""
     with needs_extra("inlet", "the HTTP inlet"):
-        from oncehouse.messaging.inbox.http_endpoint import Inlet, listen
+        from oncehouse.messaging.inbox.http_endpoint import InboxEndpoint, listen
         from oncehouse.messaging.inbox.http_endpoint import serve as run_server
     from oncehouse.messaging.inbox.stored import StoredInbox
 
@@ -104,7 +104,7 @@ def serve(
         inboxes[settings.names[0]].check()
         inlet = settings.inlet
         token = None if inlet.token is None else inlet.token.get_secret_value()
-        app = Inlet(inboxes, token=token, max_body_bytes=inlet.max_body).app
+        app = InboxEndpoint(inboxes, token=token, max_body_bytes=inlet.max_body).app
         with listen(inlet.host, inlet.port) as listener, Stop(say_aside) as stop:
             host, port = listener.getsockname()[:2]
             say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port} for {', '.join(inboxes)}")

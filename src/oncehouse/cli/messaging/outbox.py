@@ -39,7 +39,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Print the statements that make the outbox table and those of its relays; with --yes, run them."""
-    from oncehouse.messaging.outbox.create_tables import list_statements, make_tables
+    from oncehouse.messaging.outbox.create_tables import create_tables, list_statements
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)
@@ -47,7 +47,7 @@ def init(
     statements = list_statements(url, table)
     outcome = "not run"
     if yes:
-        outcome = "created" if make_tables(url, table) else "exists already, kept as it is"
+        outcome = "created" if create_tables(url, table) else "exists already, kept as it is"
     if as_json:
         show_json(OutboxStatements(table=table, statements=statements, outcome=outcome))
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oncehouse.messaging.outbox.open import OpenedOutbox
-    from oncehouse.messaging.outbox.parked import Moved, ParkedMessage, Which
+    from oncehouse.messaging.outbox.parked import ParkedChange, ParkedMessage, ParkedSelection
     from oncehouse.messaging.outbox.status import OutboxStatus
 
 Ids = Annotated[
@@ -37,13 +37,13 @@ class OutboxFigures(Answer, of=("outbox status",)):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedMessages(Answer, of=("outbox retry",)):
-    moved: Inlined[Moved]
+    moved: Inlined[ParkedChange]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DroppedMessages(Answer, of=("outbox drop",)):
     dropped: bool
-    moved: Inlined[Moved]
+    moved: Inlined[ParkedChange]
 
 
 @paged()
@@ -150,10 +150,10 @@ def open_file(file: Path) -> Iterator[OpenedOutbox]:
         yield opened
 
 
-def _which(ids: list[UUID] | None, topic: str | None, *, every: bool) -> Which:
-    from oncehouse.messaging.outbox.parked import Which
+def _which(ids: list[UUID] | None, topic: str | None, *, every: bool) -> ParkedSelection:
+    from oncehouse.messaging.outbox.parked import ParkedSelection
 
-    return Which(ids=ids or (), topic=topic, all=every)
+    return ParkedSelection(ids=ids or (), topic=topic, all=every)
 
 
 def spell_key(key: bytes | None) -> str | None:

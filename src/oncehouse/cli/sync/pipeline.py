@@ -46,8 +46,8 @@ def pipeline(
     as_json: AsJson = False,
 ) -> None:
     """Write a connector's file, and a pipeline's for each sync with sync_storage = "cdc". Files that exist stay."""
-    from oncehouse.messaging.cdc.connector_config import Topics, check_prefix
-    from oncehouse.messaging.cdc.source_database import locate, open_source
+    from oncehouse.messaging.cdc.connector_config import ConnectorTopics, check_prefix
+    from oncehouse.messaging.cdc.source_database import describe_database, open_source
     from oncehouse.messaging.settings import load_messaging
     from oncehouse.sync.cdc.generate import draft_pipelines
 
@@ -59,8 +59,8 @@ def pipeline(
             connection,
             syncs,
             prefix=prefix,
-            database=locate(connection, password),
-            topics=Topics(partitions=partitions),
+            database=describe_database(connection, password),
+            topics=ConnectorTopics(partitions=partitions),
             bootstrap_servers=servers,
             without_full=without_full,
         )

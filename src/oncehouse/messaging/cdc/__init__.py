@@ -1,4 +1,6 @@
-"""Changes of a PostgreSQL database through Debezium on Kafka Connect: connectors, pipelines, and the watch on slots.
+"""Change data capture from PostgreSQL through Debezium on Kafka Connect: set-up and monitoring.
 
-Debezium reads the log and the pipeline takes it on; here is only what sets both up and tells how they fare.
+Debezium reads the database's log and the pipeline takes the changes on; this package writes the files of connectors and
+pipelines (start reading at `generate`), applies connectors (`apply_connector`) and watches replication slots
+(`health`). Imports `database` and `message`.
 """

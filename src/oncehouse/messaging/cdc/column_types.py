@@ -1,7 +1,7 @@
-"""Which ClickHouse type holds a column of PostgreSQL, as Debezium writes it with the connector's settings here.
+"""The ClickHouse type for a column of PostgreSQL, as Debezium writes it with the settings of `connector_config`.
 
-No value is rounded or cut: where ClickHouse has no type for all values, it is a String. A column that Debezium leaves
-out has no type. Pure: what a table has is read in `tables.py`.
+No value is rounded or truncated: where no ClickHouse type holds all values, the type is String. A column that Debezium
+leaves out has no type. Pure: `source_tables` reads the columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIMPLE = {
     "uuid": "UUID",
     "date": "Date32",
     "timestamptz": "DateTime64(6, 'UTC')",
-    # What they count: microseconds, or milliseconds where the column keeps no more.
+    # The unit: microseconds, or milliseconds if the column has no more digits.
     "time": "Int64",
     "money": "Decimal(19, 2)",
 }
@@ -47,34 +47,34 @@ _DEFAULT_TICKS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class PostgresColumn:
     name: str
     type_name: str
     """PostgreSQL's own name (`int4`, `timestamptz`); of an array its element's, of a domain its base's."""
     modifier: int = -1
-    """What stands in parentheses behind the type, as PostgreSQL keeps it; -1 for nothing."""
+    """The type modifier (the numbers in parentheses) as PostgreSQL stores it; -1 for none."""
     not_null: bool = False
     is_enum: bool = False
     is_array: bool = False
     may_be_toasted: bool = False
-    """Whether large values are stored beside the row."""
+    """Whether large values are stored outside the row."""
 
 
-def choose_type(column: Column) -> str | None:
-    """The type of the column in ClickHouse; None where Debezium knows no such column."""
+def choose_type(column: PostgresColumn) -> str | None:
+    """The type of the column in ClickHouse; None if Debezium leaves it out."""
     inner = _choose_scalar(column)
     if inner is None:
         return None
     if column.is_array:
-        # ClickHouse has no null in place of an array: such a row has an empty one.
+        # ClickHouse has no nullable arrays: null becomes an empty array.
         return f"Array(Nullable({inner}))"
     if column.is_enum:
-        # No Enum: PostgreSQL adds a label at any time, and the row with it must not be refused.
+        # No Enum: labels can be added in PostgreSQL at any time, and rows with a new one must not be refused.
         return "LowCardinality(String)" if column.not_null else "LowCardinality(Nullable(String))"
     return inner if column.not_null else f"Nullable({inner})"
 
 
-def _choose_scalar(column: Column) -> str | None:
+def _choose_scalar(column: PostgresColumn) -> str | None:
     if column.is_enum or column.type_name in _TEXTS:
         return "String"
     match column.type_name:

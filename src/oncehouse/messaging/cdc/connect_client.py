@@ -1,7 +1,7 @@
-"""Kafka Connect's REST interface: which connectors there are, how they fare, and a new configuration for one.
+"""Kafka Connect's REST interface: list connectors, read their state, and change their configuration.
 
-A worker that is away or in the middle of a rebalance is a TransientError; a configuration that it refuses is a
-ConfigurationError with its own words.
+An unavailable or rebalancing worker raises TransientError; a refused configuration raises ConfigurationError with the
+worker's message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConnectorState:
     tasks: tuple[TaskState, ...]
     error: str = ""
     slot: str | None = None
-    """The slot that it reads, if it is Debezium's for PostgreSQL."""
+    """The replication slot that it reads, for Debezium's PostgreSQL connector."""
 
     @property
     def running(self) -> bool:
@@ -51,7 +51,7 @@ class ConnectorState:
 
     @property
     def problem(self) -> str:
-        """What is said about the first failure."""
+        """The first error."""
         return self.error or next((task.error for task in self.tasks if task.error), "")
 
 
@@ -61,7 +61,7 @@ class ConnectClient:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if settings.user is not None:
             headers |= urllib3.make_headers(basic_auth=f"{settings.user}:{reveal(settings.password)}")
-        # A change may be asked for again too: putting the same configuration twice is the same as once.
+        # Changes may be retried, too: putting a configuration is idempotent.
         retry = urllib3.Retry(
             total=4,
             connect=1,
@@ -75,25 +75,25 @@ class ConnectClient:
         )
 
     def list_names(self) -> list[str]:
-        found = self._ask("GET", "/connectors")
+        found = self._request("GET", "/connectors")
         return sorted(str(name) for name in found) if isinstance(found, list) else []
 
     def read_config(self, name: str) -> dict[str, str] | None:
-        found = self._ask("GET", f"/connectors/{quote(name, safe='')}/config")
+        found = self._request("GET", f"/connectors/{quote(name, safe='')}/config")
         return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else None
 
     def read_state(self, name: str) -> ConnectorState | None:
-        """None for a connector that is not there, or not yet."""
-        found = self._ask("GET", f"/connectors/{quote(name, safe='')}/status")
+        """None for a connector that does not exist (yet)."""
+        found = self._request("GET", f"/connectors/{quote(name, safe='')}/status")
         return read_state(name, found) if isinstance(found, dict) else None
 
     def put_config(self, name: str, config: Mapping[str, str]) -> None:
         body = json.dumps({**config, "name": name}).encode()
-        if self._ask("PUT", f"/connectors/{quote(name, safe='')}/config", body) is None:
-            raise PermanentError(f"{self._address} is no Kafka Connect: it does not know /connectors")
+        if self._request("PUT", f"/connectors/{quote(name, safe='')}/config", body) is None:
+            raise PermanentError(f"{self._address} is not Kafka Connect: it has no /connectors")
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """What was answered, or None for 404."""
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """The answer, or None for 404."""
         try:
             answer = self._pool.request(method, self._address + path, body=body)
         except urllib3.exceptions.HTTPError as error:
@@ -104,27 +104,27 @@ class ConnectClient:
         if answer.status == 404:
             return None
         if answer.status >= 400:
-            raise self._judge(answer.status, answer.data)
+            raise self._wrap_error(answer.status, answer.data)
         try:
             return json.loads(answer.data) if answer.data else {}
         except ValueError:
             raise PermanentError(
-                f"{self._address} answered something that is no JSON; is it Kafka Connect?"
+                f"{self._address} answered with something other than JSON; is it Kafka Connect?"
             ) from None
 
-    def _judge(self, status: int, data: bytes) -> Exception:
-        words = _tell(data)
+    def _wrap_error(self, status: int, data: bytes) -> Exception:
+        message = _read_message(data)
         if status in {401, 403}:
             return ConfigurationError(
                 f"Kafka Connect at {self._address} refused the user ({status}); check cdc.user and cdc.password"
             )
-        if "Failed to find any class" in words:
+        if "Failed to find any class" in message:
             return ConfigurationError(
-                f"Kafka Connect at {self._address} has no Debezium for PostgreSQL; put it under plugin.path: {words}"
+                f"Kafka Connect at {self._address} has no Debezium for PostgreSQL; put it under plugin.path: {message}"
             )
         if status in _BUSY:
-            return TransientError(f"Kafka Connect at {self._address} cannot do it now ({status}): {words}")
-        return ConfigurationError(f"Kafka Connect at {self._address} refused it ({status}): {words}")
+            return TransientError(f"Kafka Connect at {self._address} is busy ({status}): {message}")
+        return ConfigurationError(f"Kafka Connect at {self._address} refused it ({status}): {message}")
 
 
 def read_state(name: str, found: Mapping[str, Any]) -> ConnectorState:
@@ -145,15 +145,15 @@ def read_state(name: str, found: Mapping[str, Any]) -> ConnectorState:
 
 
 def find_cause(trace: str) -> str:
-    """The innermost cause of a Java trace, in its own words."""
+    """The innermost cause of a Java stack trace."""
     causes = _CAUSE.findall(trace)
     return (causes[-1] if causes else (trace.strip().splitlines() or [""])[0])[:_SHOWN_LENGTH]
 
 
-def _tell(data: bytes) -> str:
+def _read_message(data: bytes) -> str:
     try:
-        told = json.loads(data)
-        text = str(told.get("message", told)) if isinstance(told, dict) else str(told)
+        content = json.loads(data)
+        text = str(content.get("message", content)) if isinstance(content, dict) else str(content)
     except ValueError:
         text = data.decode("utf-8", "replace")
     return " ".join(text.split())[:_SHOWN_LENGTH]

@@ -1,7 +1,7 @@
 """The settings of Debezium's connector for PostgreSQL, for tables and for the outbox, as Kafka Connect takes them.
 
-Pure. A connector has a slot and a publication of its own, named after its topic prefix. The password is never here:
-Connect looks it up by a reference. What each setting is for stands beside it; docs/cdc.md tells it to users.
+Pure. Each connector has its own slot and publication, named after its topic prefix. The password is never included:
+Connect resolves a reference. Comments say what each setting is for; docs/cdc.md explains it to users.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oncehouse.messaging.message import MESSAGE_ID
 
 CONNECTOR_CLASS = "io.debezium.connector.postgresql.PostgresConnector"
 OUTBOX_HEADERS = "oncehouse-headers"
-"""The header that holds a row's own headers as the outbox keeps them: the router cannot take them apart."""
+"""The header that holds a row's own headers as the outbox stores them: the router cannot split them."""
 
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _BINARY = "io.debezium.converters.BinaryDataConverter"
@@ -30,38 +30,38 @@ Config = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """Where the database is for Kafka Connect."""
+    """The database's address as Kafka Connect reaches it."""
 
     host: str
     port: int
     name: str
     user: str
     password: str | None = None
-    """A reference that Connect resolves, such as `${env:NAME}`; None where the user has no password."""
+    """A reference that Connect resolves, such as `${env:NAME}`; None if the user has no password."""
     tls: str | None = None
-    """`sslmode`, where the URL says one."""
+    """`sslmode`, if the URL has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topics:
-    """How Connect makes the topics that are not there yet."""
+class ConnectorTopics:
+    """How Connect creates missing topics."""
 
     partitions: int = 4
     replication_factor: int = -1
-    """-1 is the broker's own."""
+    """-1 is the broker's default."""
 
 
 def check_prefix(prefix: str) -> str:
-    """It becomes a part of topics, and the name of slot and publication."""
+    """The prefix becomes part of topic names, and of the names of slot and publication."""
     if not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
-            f"{prefix!a} is no prefix; use small letters, digits and '_', a letter first, at most 40"
+            f"{prefix!a} is not a valid prefix; use lower-case letters, digits and '_', a letter first, at most 40"
         )
     return prefix
 
 
 def check_reference(text: str) -> str:
-    """Raises for anything that may be a password itself, and does not show it."""
+    """Raises ConfigurationError for anything that may be a password itself, without showing it."""
     if not _REFERENCE.fullmatch(text):
         raise ConfigurationError(
             "the password must be a reference that Kafka Connect resolves, such as ${env:NAME} or "
@@ -78,19 +78,19 @@ def topic_of(prefix: str, table: SourceTable) -> str:
 
 
 def make_table_connector(
-    prefix: str, database: Database, tables: Sequence[SourceTable], topics: Topics
+    prefix: str, database: Database, tables: Sequence[SourceTable], topics: ConnectorTopics
 ) -> Config:
     """Changes of tables, each into the topic `prefix.schema.table`, in Debezium's envelope with its schema."""
     return {
         **_base(check_prefix(prefix), database, topics),
         "table.include.list": ",".join(_match_table(table.full_name) for table in tables),
-        # With its schema an envelope tells every type, also after ALTER TABLE; compressed, it costs little.
+        # With its schema an envelope has all types, also after ALTER TABLE; compressed, this costs little.
         **_converters(_JSON, {"schemas.enable": "true"}),
     }
 
 
-def make_outbox_connector(prefix: str, database: Database, table: str, topics: Topics) -> Config:
-    """Rows that are added to an outbox table, each into the topic that it names, as the relay would send it."""
+def make_outbox_connector(prefix: str, database: Database, table: str, topics: ConnectorTopics) -> Config:
+    """Rows inserted into an outbox table, each into the topic that it names, as the relay would send it."""
     full_name = ".".join(parse_table_name(table))
     router = {
         "type": "io.debezium.transforms.outbox.EventRouter",
@@ -108,11 +108,11 @@ def make_outbox_connector(prefix: str, database: Database, table: str, topics: T
     return {
         **_base(check_prefix(prefix), database, topics),
         "table.include.list": _match_table(full_name),
-        # What a relay marks and what a cleanup deletes are no messages.
+        # Updates by a relay and deletes by a clean-up are not messages.
         "skipped.operations": "u,d,t",
         "transforms": "outbox",
         **{f"transforms.outbox.{name}": value for name, value in router.items()},
-        # Heartbeats pass by the router, which would take them for rows.
+        # Heartbeats bypass the router, which would take them for rows.
         "predicates": "isOutbox",
         "predicates.isOutbox.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
         "predicates.isOutbox.pattern": _match_table(f"{prefix}.{full_name}"),
@@ -124,7 +124,7 @@ def make_outbox_connector(prefix: str, database: Database, table: str, topics: T
 
 
 def slot_of(config: Mapping[str, str]) -> str | None:
-    """The slot that a connector of PostgreSQL reads; None for connectors of other kinds."""
+    """The slot of a PostgreSQL connector; None for other connectors."""
     if config.get("connector.class") != CONNECTOR_CLASS:
         return None
     return config.get("slot.name", "debezium")
@@ -135,7 +135,7 @@ def holds_plain_password(config: Mapping[str, str]) -> bool:
     return bool(password) and not _REFERENCE.fullmatch(password or "")
 
 
-def _base(prefix: str, database: Database, topics: Topics) -> Config:
+def _base(prefix: str, database: Database, topics: ConnectorTopics) -> Config:
     return {
         "connector.class": CONNECTOR_CLASS,
         "tasks.max": "1",
@@ -154,8 +154,8 @@ def _base(prefix: str, database: Database, topics: Topics) -> Config:
         "decimal.handling.mode": "precise",
         # In microseconds an interval would lose its months.
         "interval.handling.mode": "string",
-        # The slot moves on only with what the connector reads. While its tables are quiet and others are not, a message
-        # in the log, which reaches no topic, lets the database throw its log away.
+        # The slot advances only with what the connector reads. While only other tables change, a message in the log,
+        # which reaches no topic, lets the database discard its log.
         "heartbeat.interval.ms": "10000",
         "heartbeat.action.query": f"SELECT pg_logical_emit_message(false, '{_HEARTBEAT}', '')",
         "message.prefix.exclude.list": _HEARTBEAT,
@@ -177,5 +177,5 @@ def _converters(class_: str, options: Config) -> Config:
 
 
 def _match_table(full_name: str) -> str:
-    """As Java's regular expressions match exactly this name, of letters, digits, '.', '_' and '-'."""
+    """A Java regular expression that matches exactly this name of letters, digits, '.', '_' and '-'."""
     return full_name.replace(".", r"\.")

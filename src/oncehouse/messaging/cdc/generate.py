@@ -1,6 +1,6 @@
-"""What `oncehouse cdc init` writes: a connector for the named tables and a pipeline for each, or one for the outbox.
+"""Files of `oncehouse cdc init`: a connector for the named tables with a pipeline each, or a connector for the outbox.
 
-Reads the database and changes nothing in it. Everything is judged before the first file is written.
+Reads the database and changes nothing in it. Everything is checked before the first file is written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.connector_config import (
     Config,
+    ConnectorTopics,
     Database,
-    Topics,
     make_outbox_connector,
     make_table_connector,
     topic_of,
@@ -23,7 +23,7 @@ from oncehouse.messaging.cdc.connector_config import (
 from oncehouse.messaging.cdc.pipeline_files import PipelineFile, write_pipeline
 from oncehouse.messaging.cdc.source_tables import SourceTable, read_table
 
-# What the columns of the outbox are called that the router is told of.
+# The columns of the outbox that the router uses.
 _OUTBOX_COLUMNS = {"id", "topic", "key", "value", "headers"}
 
 
@@ -36,8 +36,8 @@ class Draft:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where the pipelines find their servers."""
+class ServerAddresses:
+    """The servers of the pipelines."""
 
     bootstrap_servers: str
     clickhouse_url: str
@@ -49,8 +49,8 @@ def draft_tables(
     *,
     prefix: str,
     database: Database,
-    topics: Topics,
-    places: Places,
+    topics: ConnectorTopics,
+    places: ServerAddresses,
     without_full: bool,
 ) -> Draft:
     tables = [read_table(connection, name) for name in dict.fromkeys(names)]
@@ -81,13 +81,18 @@ def draft_tables(
 
 
 def draft_connector(
-    tables: Sequence[SourceTable], *, prefix: str, database: Database, topics: Topics, without_full: bool
+    tables: Sequence[SourceTable],
+    *,
+    prefix: str,
+    database: Database,
+    topics: ConnectorTopics,
+    without_full: bool,
 ) -> Draft:
-    """The connector alone, once the tables were judged. A table has the columns that somebody will read."""
+    """The connector alone, after checking the tables. `tables` have the columns that will be read."""
     _refuse_generated(tables)
     missing = [table for table in tables if table.may_miss_values]
     if missing and not without_full:
-        raise ConfigurationError(_ask_for_identity(missing))
+        raise ConfigurationError(_advise_identity(missing))
     config = make_table_connector(prefix, database, tables, topics)
     return Draft(
         files={f"{prefix}.connector.json": _connector_text(prefix, config)},
@@ -96,31 +101,31 @@ def draft_connector(
 
 
 def draft_outbox(
-    connection: Connection, name: str, *, prefix: str, database: Database, topics: Topics
+    connection: Connection, name: str, *, prefix: str, database: Database, topics: ConnectorTopics
 ) -> Draft:
     table = read_table(connection, name)
     absent = sorted(_OUTBOX_COLUMNS - {column.name for column in table.columns})
     if absent:
         raise ConfigurationError(
-            f"{table.full_name} is no outbox table: it has no column {', '.join(absent)}. "
-            "`oncehouse outbox init` makes one"
+            f"{table.full_name} is not an outbox table: it has no column {', '.join(absent)}. "
+            "`oncehouse outbox init` creates one"
         )
     config = make_outbox_connector(prefix, database, table.full_name, topics)
     return Draft(files={f"{prefix}.connector.json": _connector_text(prefix, config)})
 
 
 def parse_connector(text: str, file: str) -> tuple[str, Config]:
-    """Name and configuration out of a connector's file."""
+    """Name and configuration from a connector's file."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f"{file}: is no JSON: {error}") from None
+        raise ConfigurationError(f"{file}: is not JSON: {error}") from None
     match found:
         case {"name": str(name), "config": dict(config)} if all(isinstance(v, str) for v in config.values()):
             return name, {str(key): value for key, value in config.items()}
         case _:
             raise ConfigurationError(
-                f'{file}: must be {{"name": "…", "config": {{…}}}} with texts for all values, as `cdc init` writes it'
+                f'{file}: must be {{"name": "…", "config": {{…}}}} with strings for all values, as `cdc init` writes it'
             )
 
 
@@ -129,7 +134,7 @@ def _connector_text(name: str, config: Config) -> str:
 
 
 def _refuse_generated(tables: Sequence[SourceTable]) -> None:
-    """A publication must not make the application's own updates fail."""
+    """Refuse a publication that would make the application's own updates fail."""
     for table in tables:
         if table.full_refused and table.full_identity:
             raise ConfigurationError(
@@ -138,17 +143,17 @@ def _refuse_generated(tables: Sequence[SourceTable]) -> None:
             )
 
 
-def _ask_for_identity(tables: Sequence[SourceTable]) -> str:
+def _advise_identity(tables: Sequence[SourceTable]) -> str:
     listed = "\n".join(
-        f"  -- {table.full_name}: not with its generated columns, PostgreSQL would refuse updates"
+        f"  -- {table.full_name}: not possible with its generated columns: PostgreSQL would refuse updates"
         if table.full_refused
         else f"  ALTER TABLE {_quote(table)} REPLICA IDENTITY FULL;  -- {', '.join(table.may_miss_values)}"
         for table in tables
     )
     return (
-        "PostgreSQL leaves large values out of its log when an update does not touch them, so that changes would "
-        f"arrive without them. Have it write whole rows:\n{listed}\n"
-        "or say --without-full, if all values of these columns are short: rows without a value become dead letters"
+        "PostgreSQL leaves large values out of its log when an update does not touch them, so changes would "
+        f"arrive without them. Make it write whole rows:\n{listed}\n"
+        "or add --without-full if all values of these columns are short: rows without a value become dead letters"
     )
 
 

@@ -1,6 +1,6 @@
-"""How changes fare on their way out of the database: connectors, slots, and everything that somebody should look at.
+"""The status of change data capture: connectors, replication slots, and problems that need attention.
 
-The database is asked even when Kafka Connect is away: that is when slots grow.
+The database is read even if Kafka Connect is unavailable: that is when slots grow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oncehouse.messaging.cdc.replication_slots import (
     ServerState,
     SlotLimits,
     SlotReport,
-    judge_slot,
+    evaluate_slot,
     read_server,
     read_slots,
 )
@@ -33,23 +33,23 @@ class CdcStatus:
     notes: tuple[str, ...]
 
 
-def look(connection: Connection, client: ConnectClient, settings: CdcSettings) -> CdcStatus:
+def read_status(connection: Connection, client: ConnectClient, settings: CdcSettings) -> CdcStatus:
     limits = SlotLimits(
         lag_bytes=settings.lag_limit, full_share=settings.full_share, disk_bytes=settings.wal_disk
     )
     server = read_server(connection)
-    slots = tuple(judge_slot(slot, server, limits) for slot in read_slots(connection))
-    away: tuple[str, ...] = ()
+    slots = tuple(evaluate_slot(slot, server, limits) for slot in read_slots(connection))
+    unavailable: tuple[str, ...] = ()
     connectors: tuple[ConnectorState, ...] = ()
     try:
         connectors = list_connectors(client)
     except OncehouseError as error:
-        away = (str(error),)
+        unavailable = (str(error),)
     return CdcStatus(
         connectors=connectors,
         slots=slots,
         server=server,
-        problems=(*away, *judge(connectors, slots)),
+        problems=(*unavailable, *find_problems(connectors, slots)),
         notes=tuple(dict.fromkeys(note for report in slots for note in report.notes)),
     )
 
@@ -65,8 +65,8 @@ def list_connectors(client: ConnectClient) -> tuple[ConnectorState, ...]:
     return tuple(found)
 
 
-def judge(connectors: Sequence[ConnectorState], slots: Sequence[SlotReport]) -> tuple[str, ...]:
-    """What somebody should look at, connectors first."""
+def find_problems(connectors: Sequence[ConnectorState], slots: Sequence[SlotReport]) -> tuple[str, ...]:
+    """Problems that need attention, connectors first."""
     problems = []
     known = {report.slot.name for report in slots}
     for one in connectors:
@@ -74,11 +74,11 @@ def judge(connectors: Sequence[ConnectorState], slots: Sequence[SlotReport]) -> 
             problems.append(f"connector {one.name} failed: {one.problem}")
         elif not one.running:
             problems.append(
-                f"connector {one.name} does not run: it is {one.state} with {len(one.tasks)} tasks"
+                f"connector {one.name} is not running: it is {one.state} with {len(one.tasks)} tasks"
             )
         if one.slot is not None and one.slot not in known:
             problems.append(
-                f"connector {one.name}: the database has no slot {one.slot}; it was never made, or was dropped and "
+                f"connector {one.name}: the database has no slot {one.slot}; it was never created, or was dropped and "
                 "changes since then are lost"
             )
     problems += [f"slot {report.slot.name}: {problem}" for report in slots for problem in report.problems]

@@ -1,6 +1,6 @@
-"""A pipeline file for a table that is followed, and how its table in ClickHouse is made.
+"""The pipeline file for a captured table, and the command that creates its table in ClickHouse.
 
-Pure. The file says only what follows from the table; everything else keeps its default and may be edited.
+Pure. The file has only what follows from the table; all other settings have their defaults and may be edited.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oncehouse.messaging.cdc.source_tables import SourceTable
 
 ENGINE = "ReplacingMergeTree(_version, _deleted)"
 
-# Columns of these names are the format's own.
+# Reserved: the format adds columns with these names.
 _OWN = {"_version", "_deleted", "_op", "_table", "_key", "_position"}
 _NAME_LENGTH = 63
 
@@ -25,14 +25,14 @@ _NAME_LENGTH = 63
 @dataclass(frozen=True, kw_only=True)
 class PipelineFile:
     name: str
-    """The pipeline's; with `.yaml` the file's."""
+    """The pipeline's name; with `.yaml` the file's."""
     text: str
     order_by: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Columns that ClickHouse will not have, each with the reason."""
+    """Columns that are left out, each with the reason."""
 
     def create_command(self, file: str) -> str:
-        """The command that makes the table."""
+        """The command that creates the table."""
         words = ["oncehouse", "table", "create", file, "--engine", ENGINE]
         return shlex.join([*words, "--order-by", ",".join(self.order_by), "--yes"])
 
@@ -49,7 +49,7 @@ def write_pipeline(
             "format": "debezium",
             "fields": {**fields, "_version": "UInt64", "_deleted": "UInt8"},
         },
-        # By itself an event is table, key and place in the database's log.
+        # By default an event is identified by table, key and position in the database's log.
         "identity": {"window": "60d"},
         "tables": [
             {"name": table.name if table.schema == "public" else f"{table.schema}_{table.name}"},
@@ -67,9 +67,9 @@ def write_pipeline(
 
 def _introduce(table: SourceTable, made: PipelineFile, file: str) -> str:
     return (
-        f"# Changes of the table {table.full_name}. Its table in ClickHouse is made by\n"
+        f"# Changes of the table {table.full_name}. Its table in ClickHouse is created by\n"
         f"#   {made.create_command(file)}\n"
-        "# and shows with FINAL the rows that the database has.\n"
+        "# and shows, with FINAL, the rows that the database has.\n"
     )
 
 
@@ -82,14 +82,14 @@ def _choose_fields(table: SourceTable) -> tuple[dict[str, str], tuple[str, ...]]
             left_out.append(f"{column.name}: a field of the format has this name")
         elif type_ is None:
             left_out.append(f"{column.name}: Debezium does not write columns of type {column.type_name}")
-        elif problem := _judge_name(column.name):
+        elif problem := _check_name(column.name):
             left_out.append(f"{column.name!a}: {problem}")
         else:
             fields[column.name] = type_
     return fields, tuple(left_out)
 
 
-def _judge_name(name: str) -> str | None:
+def _check_name(name: str) -> str | None:
     try:
         check_name(name)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""How much of its log a database keeps for its slots, how much room is left for it, and when somebody should look.
+"""How much of its log a database keeps for its replication slots, how much space is left, and when that is a problem.
 
-A slot that nobody reads, or not fast enough, keeps the log until the disk is full or, with max_slot_wal_keep_size,
-until the slot is given up and changes are lost. Looking is SQL, judging is pure.
+A slot that is not read, or not fast enough, keeps the log until the disk is full or, with max_slot_wal_keep_size, until
+the slot is invalidated and changes are lost. Reading is SQL; the evaluation is pure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _READ_SERVER = text(
 _SUM_LOG = text("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
 
 _UNBOUNDED = (
-    "nothing bounds the log that is kept: set max_slot_wal_keep_size in the database, or cdc.wal_disk so that this "
-    "command can tell how much room is left"
+    "nothing limits the log that is kept: set max_slot_wal_keep_size in the database, or cdc.wal_disk so that this "
+    "command can say how much space is left"
 )
 
 
@@ -42,15 +42,15 @@ class SlotState:
     kept_bytes: int | None
     """Log that the server keeps because of it."""
     safe_bytes: int | None
-    """Log that may still be written before the slot is in danger of being given up; None without a limit."""
+    """Log that may still be written before the slot can be invalidated; None without a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
     keep_limit_bytes: int | None
-    """max_slot_wal_keep_size; None where nothing bounds it."""
+    """max_slot_wal_keep_size; None if unlimited."""
     log_bytes: int | None
-    """What the log takes on the disk; None where the user may not look (pg_monitor may)."""
+    """The size of the log on disk; None without permission to read it (pg_monitor has it)."""
     bytes_per_second: float
     """How fast the log has grown since the server's statistics began."""
 
@@ -66,10 +66,10 @@ class SlotLimits:
 class SlotReport:
     slot: SlotState
     room_bytes: int | None
-    """Log that may still be written; None where nothing says how much there is room for."""
+    """Log that may still be written; None if no limit is known."""
     used_share: float | None
     full_in_seconds: float | None
-    """When the room is used up if the slot stands still, at the pace of the server's log so far."""
+    """When the space is used up if the slot does not advance, at the log's average rate so far."""
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -97,42 +97,46 @@ def read_server(connection: Connection) -> ServerState:
     )
 
 
-def judge_slot(slot: SlotState, server: ServerState, limits: SlotLimits) -> SlotReport:
+def evaluate_slot(slot: SlotState, server: ServerState, limits: SlotLimits) -> SlotReport:
     room, share = _measure_room(slot, server, limits)
     seconds = room / server.bytes_per_second if room is not None and server.bytes_per_second > 0 else None
     problems = []
     if slot.wal_status == "lost":
         problems.append(
-            "the database has thrown away log that this slot had not read: changes are lost. Drop the slot, "
+            "the database has discarded log that this slot had not read: changes are lost. Drop the slot, "
             "and take a new snapshot with a new prefix"
         )
     elif slot.wal_status == "unreserved":
         problems.append(
-            "the next checkpoint may throw away log that this slot has not read; let its reader run"
+            "the next checkpoint may discard log that this slot has not read; make sure that its reader runs"
         )
     if not slot.active:
-        problems.append("nobody reads it: start its connector, or drop the slot if it is not needed any more")
+        problems.append(
+            "it has no reader: start its connector, or drop the slot if it is not needed any more"
+        )
     if slot.kept_bytes is not None and slot.kept_bytes > limits.lag_bytes:
         problems.append(
             f"the database keeps {format_bytes(slot.kept_bytes)} of log for it, more than cdc.lag_limit "
             f"({format_bytes(limits.lag_bytes)})"
         )
     if share is not None and room is not None and share >= limits.full_share:
-        problems.append(f"{share:.0%} of the room for the log is used; {_tell_end(room, seconds, server)}")
+        problems.append(
+            f"{share:.0%} of the space for the log is used; {_describe_end(room, seconds, server)}"
+        )
     return SlotReport(
         slot=slot,
         room_bytes=room,
         used_share=share,
         full_in_seconds=seconds,
         problems=tuple(problems),
-        notes=_note(room),
+        notes=_notes(room),
     )
 
 
 def _measure_room(
     slot: SlotState, server: ServerState, limits: SlotLimits
 ) -> tuple[int | None, float | None]:
-    """What is left, and the used share, of the smaller of the two: the server's limit and the disk."""
+    """The space left and the used share, by the smaller of the server's limit and the disk."""
     rooms: list[tuple[int, float]] = []
     if server.keep_limit_bytes is not None and slot.safe_bytes is not None:
         rooms.append((max(slot.safe_bytes, 0), _share(slot.kept_bytes or 0, server.keep_limit_bytes)))
@@ -146,13 +150,15 @@ def _share(used: int, whole: int) -> float:
     return used / whole if whole > 0 else 1.0
 
 
-def _tell_end(room: int, seconds: float | None, server: ServerState) -> str:
+def _describe_end(room: int, seconds: float | None, server: ServerState) -> str:
     what = (
-        "the disk is full" if server.keep_limit_bytes is None else "the slot is given up and changes are lost"
+        "the disk is full"
+        if server.keep_limit_bytes is None
+        else "the slot is invalidated and changes are lost"
     )
-    when = f", in about {format_elapsed(seconds)} at the pace so far" if seconds is not None else ""
+    when = f", in about {format_elapsed(seconds)} at the current rate" if seconds is not None else ""
     return f"after {format_bytes(room)} more {what}{when}"
 
 
-def _note(room: int | None) -> tuple[str, ...]:
+def _notes(room: int | None) -> tuple[str, ...]:
     return (_UNBOUNDED,) if room is None else ()

@@ -18,6 +18,6 @@ class CdcSettings(Section):
     lag_limit: Bytes = 1 << 30
     """`cdc status` warns when a slot makes the database keep more of its log than this."""
     full_share: float = Field(default=0.7, gt=0, le=1)
-    """`cdc status` warns when this share of the room for the log is used."""
+    """`cdc status` warns when this share of the space for the log is used."""
     wal_disk: Bytes | None = None
-    """The room for the log on the database's disk, where the server sets no max_slot_wal_keep_size."""
+    """The space for the log on the database's disk, if the server sets no max_slot_wal_keep_size."""

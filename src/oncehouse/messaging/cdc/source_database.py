@@ -1,4 +1,4 @@
-"""The PostgreSQL database whose changes are followed: opened to look at it, and never to change it."""
+"""The PostgreSQL database whose changes are captured, opened for reading only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DEFAULT_PORT = 5432
 
 @contextmanager
 def open_source(url: str, what: str) -> Iterator[Connection]:
-    """`what` names what is attempted, for messages."""
+    """`what` names the operation in error messages."""
     if not url.startswith("postgresql"):
         raise ConfigurationError(
-            "database must be postgresql+psycopg://…: it is PostgreSQL's log that is followed"
+            "database must be postgresql+psycopg://…: changes are captured from PostgreSQL's log"
         )
     engine = open_engine(url, setting="database")
     try:
@@ -31,8 +31,8 @@ def open_source(url: str, what: str) -> Iterator[Connection]:
         engine.dispose()
 
 
-def locate(connection: Connection, password: str) -> Database:
-    """The database as Kafka Connect is told of it; `password` is the reference that stands for one."""
+def describe_database(connection: Connection, password: str) -> Database:
+    """The database's address for Kafka Connect; `password` is a reference in place of the password."""
     url = connection.engine.url
     sslmode = url.query.get("sslmode")
     return Database(

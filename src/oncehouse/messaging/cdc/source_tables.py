@@ -1,7 +1,7 @@
-"""What PostgreSQL says about the tables that shall be followed: columns, primary key, replica identity.
+"""Reads the tables to be captured from PostgreSQL: columns, primary key, replica identity.
 
-Nothing is changed. Names come from the user and from the database; they are bound in statements and judged before they
-stand in a connector's file.
+Changes nothing. Names come from the user and from the database; they are bound as parameters, and checked before they
+are written to a connector's file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sqlalchemy import Connection, RowMapping, text
 
 from oncehouse.config.field_types import MAX_NAME_LENGTH
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.column_types import Column
+from oncehouse.messaging.cdc.column_types import PostgresColumn
 
-# What Debezium writes into the name of a topic as it is; everything else it would replace.
+# Names that Debezium copies into topic names unchanged; it would replace other characters.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _REFUSES_FULL = 180_000
 _FIND_TABLE = text(
@@ -38,7 +38,7 @@ _FIND_KEY = text("SELECT indkey::int2[] AS columns FROM pg_index WHERE indrelid 
 class SourceTable:
     schema: str
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[PostgresColumn, ...]
     key: tuple[str, ...]
     full_identity: bool
     """Whether the log holds whole rows before a change: REPLICA IDENTITY FULL."""
@@ -61,14 +61,14 @@ def parse_table_name(text_: str) -> tuple[str, str]:
     for piece in (schema or "public", name):
         if not _PLAIN.fullmatch(piece) or "." in piece or len(piece) > MAX_NAME_LENGTH:
             raise ConfigurationError(
-                f"{text_!a} is no table that can be followed; write `table` or `schema.table`, of letters, digits, "
+                f"{text_!a} is not a table that can be captured; write `table` or `schema.table`, of letters, digits, "
                 "'_' and '-': its name becomes the name of a topic"
             )
     return schema or "public", name
 
 
 def read_table(connection: Connection, full_name: str) -> SourceTable:
-    """Raises ConfigurationError for a table that is not there or cannot be followed."""
+    """Raises ConfigurationError for a table that is missing or cannot be captured."""
     schema, name = parse_table_name(full_name)
     found = connection.execute(_FIND_TABLE, {"schema": schema, "name": name}).mappings().first()
     if found is None:
@@ -98,14 +98,14 @@ def _name_key(rows: Sequence[RowMapping], key: Sequence[int]) -> tuple[str, ...]
     return tuple(names[number] for number in key)
 
 
-def _make_column(row: RowMapping, types: Mapping[int, RowMapping]) -> Column:
+def _make_column(row: RowMapping, types: Mapping[int, RowMapping]) -> PostgresColumn:
     type_, modifier = types[row["atttypid"]], row["atttypmod"]
     while type_["typtype"] == "d":
         modifier = type_["typtypmod"] if modifier < 0 else modifier
         type_ = types[type_["typbasetype"]]
     is_array = type_["typcategory"] == "A" and type_["typelem"] in types
     element = types[type_["typelem"]] if is_array else type_
-    return Column(
+    return PostgresColumn(
         name=row["attname"],
         type_name=element["typname"],
         modifier=modifier,

@@ -1,4 +1,4 @@
-"""What a handler gets: records of one partition in order, and a token that the same records have after a crash too."""
+"""A handler's batch: records of one partition in order, with a token that stays the same after a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oncehouse.messaging.message import Message
 
 
 class Batch(Sequence[Message]):
-    """A sequence of messages, made when they are asked for. `values` is much faster than the messages' values."""
+    """A sequence of messages, created on access. `values` is much faster than the messages' values."""
 
     def __init__(
         self,
@@ -33,20 +33,20 @@ class Batch(Sequence[Message]):
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.attempt = attempt
-        """From 1; more after the handler failed on these very records."""
+        """From 1; more after the handler failed on the same records."""
         self.group = group
-        """The consumer group, where insert tokens name it; None in partitions that it began with 0.1.0."""
+        """The consumer group, if insert tokens name it; None in partitions that the group began with version 0.1.0."""
         self._records = records
         self._is_cancelled = is_cancelled
 
     @property
     def token(self) -> str:
-        """Names these records. A batch that comes again (retry, crash, another consumer) has its token again."""
+        """Identifies these records. A batch that is repeated (retry, crash, another consumer) has the same token."""
         return f"{self.topic}/{self.partition}/{self.first_offset}-{self.last_offset}"
 
     @property
     def insert_token(self) -> str:
-        """The token under which a destination that several groups write to takes this group's rows once."""
+        """The token for inserts into a destination that several groups write to."""
         return self.token if self.group is None else f"{self.group}/{self.token}"
 
     @property
@@ -59,7 +59,7 @@ class Batch(Sequence[Message]):
 
     @property
     def cancelled(self) -> bool:
-        """Nobody waits for this handler any more: the partition is gone or the time to stop is up."""
+        """Whether the handler's result is no longer needed: the partition was revoked, or the time to stop is up."""
         return self._is_cancelled()
 
     def __len__(self) -> int:

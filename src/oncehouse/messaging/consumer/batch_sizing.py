@@ -1,8 +1,8 @@
-"""How large the next batch may be and how long it may wait, from what handlers took so far.
+"""How large the next batch may be and how long it may wait, from the run times of the handler so far.
 
-A handler is taken to cost so much for a call and so much for a record; both are estimated from what was seen, newer
-sightings counting more. The size aims at a target time, but never so small that calls cost more than a fifth of it;
-twice the target while records pile up. Steps are halved and small ones left out, so that noise moves nothing.
+A handler is assumed to cost a fixed time per call and per record; both are estimated from measurements, newer ones
+counting more. The size aims at a target time, twice that while records pile up, but is never so small that calls cost
+more than a fifth of it. Changes are halved and small ones skipped, so that noise has no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BatchSizeLimits:
     size: int
     """No batch is larger."""
     wait_seconds: float
-    """No batch waits less for more records; with an expensive call, up to ten times as long."""
+    """The shortest wait for more records; with expensive calls up to ten times as long."""
     target_seconds: float
 
 
@@ -32,7 +32,7 @@ class BatchSize:
     size: int
     wait_seconds: float
     call_seconds: float = 0.0
-    """What a call costs, as far as it could be told."""
+    """The estimated cost of a call."""
     weight: float = 0.0
     records: float = 0.0
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class BatchMeasurement:
     records: int
     seconds: float
     lag: int
-    """Records that wait behind the batch."""
+    """Records that wait after the batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ def adapt_batch_size(batch_size: BatchSize, seen: BatchMeasurement, limits: Batc
 
 
 def estimate_cost(batch_size: BatchSize) -> HandlerCost:
-    """Least squares over what is remembered. Batches of much the same size say nothing of a call's cost: it stays."""
+    """Least squares over the measurements. Batches of similar size do not determine a call's cost, so it stays."""
     mean_records, mean_seconds = (
         batch_size.records / batch_size.weight,
         batch_size.seconds / batch_size.weight,
@@ -112,7 +112,7 @@ def _remember(batch_size: BatchSize, seen: BatchMeasurement) -> BatchSize:
 
 
 def _step(size: int, ideal: float) -> int:
-    """Half-way to the ideal, as factors; at most to a half or the double."""
+    """Half-way to the ideal on a logarithmic scale; at most by a factor of 2."""
     factor = ideal / size
     if abs(factor - 1) <= _DEAD_BAND:
         return size

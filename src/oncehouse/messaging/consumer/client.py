@@ -1,6 +1,6 @@
-"""The brokers as a consumer needs them: one small interface, kept by Kafka's client and by the broker in memory.
+"""The Kafka client as the consumer needs it: one small interface with two implementations, Kafka's and in memory.
 
-Every call comes from one thread, the one that polls; the listener is called from within `consume` and `close`.
+All calls come from the polling thread; the listener is called from within `consume` and `close`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Listener(Protocol):
     def on_assigned(self, positions: Mapping[Partition, CommittedPosition]) -> None: ...
 
     def on_revoked(self, partitions: Collection[Partition]) -> None:
-        """May block for a while; the partitions go when it returns."""
+        """May block; the partitions are given up when it returns."""
         ...
 
     def on_lost(self, partitions: Collection[Partition]) -> None: ...
@@ -28,25 +28,25 @@ class Listener(Protocol):
 
 class BrokerClient(Protocol):
     def open_retry_broker(self) -> RetryBroker:
-        """For what is put aside. The caller closes it."""
+        """For failed messages. The caller closes it."""
         ...
 
     def open(self, topics: Sequence[str], *, beginning: Collection[str], listener: Listener) -> None:
-        """Join the group. Those in `beginning` are read from their first record where nothing was committed.
+        """Join the group. Topics in `beginning` are read from their first record if the group has no offset.
 
-        Raises ConfigurationError for a topic that is not there, TransientError when the brokers do not answer.
+        Raises ConfigurationError for a missing topic, TransientError if the brokers do not answer.
         """
         ...
 
     def consume(self, count: int, timeout_seconds: float) -> list[Any]:
-        """Up to `count` raw records, as many as come within the timeout.
+        """Up to `count` raw records that arrive within the timeout.
 
-        Raises PermanentError when there is no going on.
+        Raises PermanentError if the consumer cannot continue.
         """
         ...
 
     def commit(self, partition: Partition, position: CommittedPosition) -> None:
-        """Does not wait; the listener is told later."""
+        """Does not wait; the listener gets the result later."""
         ...
 
     def commit_now(self, positions: Mapping[Partition, CommittedPosition]) -> None:
@@ -58,11 +58,11 @@ class BrokerClient(Protocol):
     def resume(self, partition: Partition) -> None: ...
 
     def end_of(self, partition: Partition) -> int | None:
-        """The offset that the next record of this partition will get, as far as it is known without asking."""
+        """The end offset of this partition, if the client knows it without a request."""
         ...
 
     def first_of(self, partition: Partition) -> int | None:
-        """The first offset that Kafka still has; asks the brokers."""
+        """The first offset that Kafka still has; sends a request."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The consumer as users hold it: handlers declared with `@consumer.batch`, then `run`, `run_async` or, in tests,
+"""The public consumer: handlers are declared with `@consumer.batch`, then `run`, `run_async` or, in tests,
 `run_until_idle`.
 """
 
@@ -54,14 +54,14 @@ class Consumer:
         drain: str | float = 30.0,
         revoke: str | float = 10.0,
     ) -> None:
-        """`bootstrap_servers` with `options` in librdkafka's spelling, or a `broker` in memory.
+        """`bootstrap_servers` with `options` as librdkafka names them, or a `broker` in memory.
 
         `drain` and `revoke` bound how long a stop and a rebalance wait for handlers.
         """
         if (bootstrap_servers is None) == (broker is None):
             raise ConfigurationError("a Consumer needs bootstrap_servers, or a broker in memory for tests")
         if not group:
-            raise ConfigurationError("a Consumer needs the name of its group")
+            raise ConfigurationError("a Consumer needs a group name")
         if bootstrap_servers is not None:
             _check("bootstrap_servers", check_servers, bootstrap_servers)
         self.group = group
@@ -76,7 +76,7 @@ class Consumer:
         )
         self._subscriptions: dict[str, Subscription] = {}
         self._runner: ConsumerRunner | None = None
-        self._stop_asked = False
+        self._stop_requested = False
 
     def batch(
         self,
@@ -97,11 +97,11 @@ class Consumer:
     ) -> Callable[[Handler], Handler]:
         """Declare the handler of a topic, plain or `async def`; it gets one Batch at a time of a partition.
 
-        `size`, `bytes` and `wait` close a batch, whichever comes first. `concurrency` partitions are handled side by
-        side. A failing batch is tried `attempts` times with `backoff` between; then it is bisected to the one record
-        that fails, which goes to `retries` (without them it is tried until it passes). `isolation="process"` runs the
-        handler in processes of its own. A handler that runs longer than `stuck` is reported. With `adaptive`, size and
-        wait follow the handler, which should run for about `target`.
+        `size`, `bytes` and `wait` close a batch, whichever comes first. `concurrency` partitions are handled at the
+        same time. A failing batch is tried `attempts` times with `backoff` between; then it is bisected to the one
+        record that fails, which goes to `retries` (without them it is tried until it passes). `isolation="process"`
+        runs the handler in separate processes. A handler that runs longer than `stuck` is reported. With `adaptive`,
+        size and wait follow the handler, which should run for about `target`.
         """
         _check("topic", check_topic, topic)
         rules = HandlerRules(
@@ -145,7 +145,7 @@ class Consumer:
         return declare
 
     def run(self) -> None:
-        """Consume until `stop`, SIGTERM or SIGINT; a second signal does what it does without us."""
+        """Consume until `stop`, SIGTERM or SIGINT; a second signal has its default effect."""
         runner = self._make_runner(ThreadExecutor("oncehouse-handler"), None)
         with self._signals():
             runner.run()
@@ -160,7 +160,7 @@ class Consumer:
             error: BaseException | None = None
             try:
                 runner.run()
-            except BaseException as raised:  # noqa: BLE001 - told to the one who waits
+            except BaseException as raised:  # noqa: BLE001 - raised where `run_async` waits
                 error = raised
             loop.call_soon_threadsafe(_resolve, ended, error)
 
@@ -173,16 +173,16 @@ class Consumer:
             raise
 
     def stop(self) -> None:
-        """Ask to stop, from any thread, a handler's too; `run` returns when what runs has ended or is over time."""
+        """Request a stop, from any thread; `run` returns once running handlers have ended or the drain time is over."""
         if self._runner is None:
-            self._stop_asked = True
+            self._stop_requested = True
         else:
             self._runner.stop()
 
     def run_until_idle(self, *, for_seconds: float = 3600.0) -> None:
-        """For tests with a broker in memory: no threads, no waiting; waits turn the broker's ManualClock instead.
+        """For tests with a broker in memory: no threads; waits advance the broker's ManualClock instead.
 
-        Returns when all is handled and committed, or after so many seconds of that clock.
+        Returns once all records are handled and committed, or after so many seconds of that clock.
         """
         if not isinstance(self._clock, ManualClock):
             raise ConfigurationError("run_until_idle needs a MemoryBroker with a ManualClock")
@@ -195,11 +195,11 @@ class Consumer:
             runner.finish()
 
     def report(self) -> TimeReport:
-        """Where the time has gone since the start of the last run."""
+        """Where the time went since the start of the last run."""
         return self._started().report()
 
     def health(self) -> Health:
-        """What the health file says, now."""
+        """The content of the health file, as of now."""
         return self._started().health()
 
     def _started(self) -> ConsumerRunner:
@@ -222,9 +222,9 @@ class Consumer:
             shutdown_limits=self._shutdown_limits,
             health_file=self._health_file,
         )
-        if self._stop_asked:
+        if self._stop_requested:
             self._runner.stop()
-        self._stop_asked = False
+        self._stop_requested = False
         return self._runner
 
     def _make_client(self) -> BrokerClient:
@@ -242,7 +242,7 @@ class Consumer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        # Elsewhere than in the main thread Python does not let us; whoever started the thread calls stop().
+        # Python allows signal handlers only in the main thread; other threads are stopped by stop().
         if current_thread() is not main_thread():
             yield
             return
@@ -265,7 +265,7 @@ class Consumer:
 def _run_until_idle(
     runner: ConsumerRunner, executor: InlineExecutor, clock: ManualClock, deadline: float
 ) -> None:
-    while not runner.stop_asked:
+    while not runner.stop_requested:
         before = runner.activity
         runner.step()
         while executor.run_one():
@@ -297,7 +297,7 @@ def _workers_for(
 
 
 class _InlineLoop(ThreadWorkers):
-    """Async handlers one at a time, each in a loop of its own."""
+    """Async handlers one at a time, each in its own event loop."""
 
     def start(self, job: HandlerJob) -> None:
         handler = job.handler
@@ -320,17 +320,15 @@ def _check(name: str, parse: Callable[[Any], Any], value: object) -> Any:
 
 
 def _check_handler(handler: Handler, topic: str) -> None:
-    """One that cannot be called would fail on every record, and make a dead letter of each."""
+    """A handler that cannot be called would make a dead letter of every record."""
     if not callable(handler):
         raise ConfigurationError(f"topic {topic}: {handler!r} is not a handler; give a function of one batch")
     try:
         inspect.signature(handler).bind(None)
     except TypeError as error:
-        raise ConfigurationError(
-            f"topic {topic}: the handler is called with one batch, which it does not take: {error}"
-        ) from None
+        raise ConfigurationError(f"topic {topic}: the handler must accept one batch: {error}") from None
     except ValueError:
-        return  # written in C, and does not say what it takes
+        return  # written in C, without a signature
 
 
 def _positive(name: str, value: object) -> int:
@@ -342,5 +340,7 @@ def _positive(name: str, value: object) -> int:
 def _seconds(name: str, value: str | float) -> float:
     seconds = _check(name, parse_duration, value)
     if not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ConfigurationError(f"{name}: {value!r} is not a time; write seconds, or text such as '500ms'")
+        raise ConfigurationError(
+            f"{name}: {value!r} is not a duration; write seconds, or text such as '500ms'"
+        )
     return float(seconds)

@@ -1,7 +1,7 @@
-"""What the core is told, and what it asks for: frozen values, one class each.
+"""Events and actions of the state machine: frozen values, one class each.
 
-A Ticket names one piece of work of one term of a partition. Whoever answers a ticket that is no longer the
-partition's current one is not listened to, so late answers of cancelled work do no harm.
+A Ticket names one task of one assignment of a partition. A result with a ticket that is no longer the partition's
+current one is ignored, so late results of cancelled tasks do no harm.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.failure_policy import Partition
 
 FailureKind = Literal["unknown", "transient", "permanent", "configuration"]
-"""What the handler raised: TransientError is retried whole for as long as it takes; PermanentError is bisected at once;
-ConfigurationError is no message's fault and stops the partition; anything else gets some attempts first."""
+"""What the handler raised. After a TransientError the batch is retried without a limit; after a PermanentError it is
+bisected at once; a ConfigurationError stops the partition; after other errors the batch is retried, then bisected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
     partition: Partition
     term: int
-    """Counts the assignments that this consumer has had."""
+    """Counts the assignments of this consumer."""
     number: int
-    """Counts the pieces of work within a term."""
+    """Counts the tasks within an assignment."""
 
 
-# Events: what the core is told.
+# Events: input of the state machine.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class RecordsFetched:
     partition: Partition
     records: Records
     due_at: float = 0.0
-    """On the core's clock: these records must not be handed out before."""
+    """By the state machine's clock: these records must not be handled before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class Ticked:
 class EndOffsetRead:
     partition: Partition
     end: int
-    """The offset that Kafka will give to the next record of this partition."""
+    """The offset that the next record of this partition will get."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class HandlerFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DivertedUntried:
-    """These of the batch were put aside untried, because they wait behind others. The work goes on."""
+    """These records of the batch were diverted untried, because they wait for others. The task continues."""
 
     ticket: Ticket
     offsets: frozenset[int]
@@ -114,21 +114,21 @@ class CommitFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leaving:
-    """These partitions are about to be revoked: nothing new begins, retries end; what runs may finish."""
+    """These partitions are about to be revoked: no task begins, retries end; running handlers may finish."""
 
     partitions: tuple[Partition, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Revoked:
-    """The time to finish is over; what is done is committed, the rest is cancelled."""
+    """The time to finish is over; handled records are committed, running tasks are cancelled."""
 
     partitions: tuple[Partition, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
-    """Others may own these partitions already: nothing is committed."""
+    """Other consumers may own these partitions already: nothing is committed."""
 
     partitions: tuple[Partition, ...]
 
@@ -159,7 +159,7 @@ Event = (
 )
 
 
-# Actions: what the core asks for, to be done in this order.
+# Actions: output of the state machine, to be carried out in this order.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +176,7 @@ class RunHandler:
     ticket: Ticket
     records: Records
     without: frozenset[int]
-    """Offsets that were put aside already."""
+    """Offsets that were diverted already."""
     attempt: int
     names_group: bool = False
     """Whether the batch's insert token names the group."""
@@ -201,14 +201,14 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitNow:
-    """The last commit of partitions that leave: wait for it. Not answered."""
+    """The last commit of revoked partitions: wait for it. Not answered."""
 
     positions: tuple[tuple[Partition, CommittedPosition], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotifyCommitted:
-    """These records are done and their offsets committed."""
+    """Tell the failure policy that the offsets of these records were committed."""
 
     partition: Partition
     records: Records
@@ -226,7 +226,7 @@ class ResumePartition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancel:
-    """Nobody waits for this work any more."""
+    """The result of this task is no longer needed."""
 
     ticket: Ticket
 
@@ -248,7 +248,7 @@ class Bisected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionStopped:
-    """Nothing of this partition is handed out for now; it is tried again with back-off."""
+    """The partition is stopped for now and retried with back-off."""
 
     partition: Partition
     reason: str

@@ -1,4 +1,4 @@
-"""Consumer groups as Kafka knows them: who is in them, and how far each partition is behind."""
+"""Consumer groups as Kafka reports them: members, and the lag of each partition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GroupPartition:
 class GroupStatus:
     group: str
     state: str
-    """As Kafka words it: stable, empty, dead, …"""
+    """As Kafka names it: stable, empty, dead, …"""
     members: int
     partitions: tuple[GroupPartition, ...]
     """Those with a committed offset."""
@@ -38,7 +38,7 @@ class GroupStatus:
 
 
 class Groups:
-    """What the brokers say of these groups. One client, kept open."""
+    """Reads these groups from the brokers. One client, kept open."""
 
     def __init__(
         self, groups: Iterable[str], *, bootstrap_servers: str, options: Mapping[str, str | SecretStr]
@@ -51,7 +51,7 @@ class Groups:
             raise ConfigurationError(f"kafka.options: {describe_error(error)}") from error
 
     def read(self) -> tuple[GroupStatus, ...]:
-        """Raises TransientError for brokers that are away or refuse."""
+        """Raises TransientError if the brokers do not answer or refuse."""
         try:
             return tuple(self._read_group(group) for group in self._groups)
         except KafkaException as error:
@@ -65,14 +65,14 @@ class Groups:
         listed = self._admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS
         )
-        told = described[group].result(timeout=_ANSWER_SECONDS)
+        description = described[group].result(timeout=_ANSWER_SECONDS)
         places = listed[group].result(timeout=_ANSWER_SECONDS).topic_partitions or []
         committed = [place for place in places if place.offset >= 0]
         ends = self._read_ends(committed)
         return GroupStatus(
             group=group,
-            state=told.state.name.lower().replace("_", " "),
-            members=len(told.members),
+            state=description.state.name.lower().replace("_", " "),
+            members=len(description.members),
             partitions=tuple(
                 sorted(
                     GroupPartition(

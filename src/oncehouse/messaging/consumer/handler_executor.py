@@ -1,6 +1,6 @@
-"""Carries out what the core asks for beside the client: handlers, and what the Aside has to be asked or told.
+"""Carries out the actions of the state machine that do not concern the client: handlers and the failure policy.
 
-Answers go back as events with the ticket they belong to. Whatever a handler or an Aside raises becomes such an answer.
+Results return as events with the ticket of their task; so do errors of a handler or a failure policy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HandlerExecutor:
         self._times = times
         self._lock = Lock()
         self._jobs: dict[ev.Ticket, HandlerJob | None] = {}
-        """Work under way; None while its handler has not begun."""
+        """Current tasks; None until the handler begins."""
 
     def do(
         self, action: ev.PreparePartition | ev.RunHandler | ev.Divert | ev.NotifyCommitted | ev.Cancel
@@ -75,30 +75,30 @@ class HandlerExecutor:
 
     def _submit(self, partition: Partition, task: Callable[[FailurePolicy], None]) -> None:
         policy = self._subscriptions[partition[0]].policy
-        assert policy is not None  # noqa: S101 - the core asks only where the rules say that there is one
+        assert policy is not None  # noqa: S101 - such actions come only for handlers with a failure policy
 
         def run() -> None:
             started = self._clock.monotonic()
             try:
                 task(policy)
-            except Exception:  # noqa: BLE001 - what has no answer to give is written down
+            except Exception:  # noqa: BLE001 - a task without an answer logs its error
                 _log.exception("%s/%s: %r failed", *partition, policy)
             self._times.add(retries=self._clock.monotonic() - started)
 
         self._partition_tasks.submit(partition, run)
 
-    # With the Aside.
+    # The failure policy.
 
     def _prepare(self, policy: FailurePolicy, ticket: ev.Ticket) -> None:
         try:
             policy.assigned([ticket.partition])
-        except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
+        except Exception as error:  # noqa: BLE001 - after any error the partition waits and reports it
             self._feed(ev.PrepareFailed(ticket=ticket, error=describe(error)))
         else:
             self._feed(ev.PartitionPrepared(ticket=ticket))
 
     def _divert_blocked(self, policy: FailurePolicy, action: ev.RunHandler) -> None:
-        """Put aside what waits behind others before the rest is handled, so that nothing is in neither place."""
+        """Divert the records that wait for others before the rest is handled, so that no record is lost in between."""
         records = action.records.without(action.without)
         if not self._is_wanted(action.ticket):
             return
@@ -106,7 +106,7 @@ class HandlerExecutor:
             blocked = policy.find_blocked(records)
             if blocked:
                 self._divert(policy, [records[place] for place in blocked], "")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
+        except Exception as error:  # noqa: BLE001 - after any error the partition waits and reports it
             self._end(action.ticket)
             self._feed(ev.DivertFailed(ticket=action.ticket, error=describe(error)))
             return
@@ -123,7 +123,7 @@ class HandlerExecutor:
     def _divert_poison(self, policy: FailurePolicy, action: ev.Divert) -> None:
         try:
             self._divert(policy, list(action.records), action.error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
+        except Exception as error:  # noqa: BLE001 - after any error the partition waits and reports it
             self._feed(ev.DivertFailed(ticket=action.ticket, error=describe(error)))
         else:
             self._feed(ev.Diverted(ticket=action.ticket))
@@ -144,7 +144,7 @@ class HandlerExecutor:
     def _forget(self, partition: Partition) -> None:
         self._submit(partition, lambda policy: policy.revoked([partition]))
 
-    # With the handler.
+    # The handler.
 
     def _hand_out(self, action: ev.RunHandler, records: Records) -> None:
         ticket, (topic, partition) = action.ticket, action.ticket.partition
@@ -155,7 +155,7 @@ class HandlerExecutor:
             seconds = self._clock.monotonic() - started
             self._times.add(handler=seconds, records=0 if error else len(records))
             self._metrics.timing("handler.seconds", seconds, topic=topic, partition=partition)
-            self._tell(ticket, records, error)
+            self._report_result(ticket, records, error)
 
         job = HandlerJob(
             ticket=ticket,
@@ -180,7 +180,7 @@ class HandlerExecutor:
             self._jobs[ticket] = job
         self._workers[self._subscriptions[topic].rules.topic].start(job)
 
-    def _tell(self, ticket: ev.Ticket, records: Records, error: BaseException | None) -> None:
+    def _report_result(self, ticket: ev.Ticket, records: Records, error: BaseException | None) -> None:
         topic, partition = ticket.partition
         if error is None:
             self._metrics.increment("batches.handled", topic=topic, partition=partition)
@@ -228,7 +228,7 @@ def classify_error(error: BaseException) -> ev.FailureKind:
 
 def describe(error: BaseException) -> str:
     try:
-        words = str(error)
-    except Exception:  # noqa: BLE001 - a handler's exceptions are its own; without words the attempt failed all the same
-        words = "(it cannot say what)"
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the str() of a user's exception may fail, too
+        text = "(its text cannot be read)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -18,27 +18,27 @@ DEFAULT_BACKOFF = Backoff(base_seconds=0.2, longest_seconds=30.0)
 @dataclass(frozen=True, kw_only=True)
 class HandlerRules:
     topic: str
-    """The source; retry topics that belong to it follow the same rules."""
+    """The source; its retry topics follow the same rules."""
     size: int = 5_000
     max_bytes: int = 16 << 20
     wait_seconds: float = 1.0
     concurrency: int = 8
     attempts: int = 3
-    """How often a batch is tried where it stands before it is bisected."""
+    """How often a batch is tried before it is bisected."""
     backoff: Backoff = field(default=DEFAULT_BACKOFF)
     diverts: bool = False
-    """There is a place for messages that the handler cannot take. Without one a batch is retried until it passes."""
+    """Whether there is a failure policy. Without one a failing batch is retried until it succeeds."""
     stuck_seconds: float = 300.0
     adaptive: bool = False
-    """`size` and `wait_seconds` are where the size ends and the wait begins; both follow the handler."""
+    """Whether size and wait follow the handler, with `size` as the maximum and `wait_seconds` as the minimum."""
     target_seconds: float = 1.0
-    """How long a handler should run, where the size is adaptive."""
+    """How long a handler should run if the size is adaptive."""
 
     @property
     def ahead(self) -> int:
-        """How many batches are cut and planned at once, the one under way included: more when they are small.
+        """How many batches are cut and planned at once, including the current one: more if they are small.
 
-        A plan takes Kafka some tens of milliseconds; in that time fast handlers take some batches.
+        Committing a plan takes Kafka some tens of milliseconds, in which a fast handler processes several batches.
         """
         return max(4, min(48, 30_000 // self.size))
 
@@ -53,9 +53,9 @@ class Subscription:
 
     @property
     def retry_topics(self) -> tuple[str, ...]:
-        """Topics through which comes back what was put aside."""
+        """Topics through which failed messages come back."""
         return () if self.policy is None else self.policy.topics(self.rules.topic)
 
     def source_of(self, topic: str) -> str | None:
-        """The source of a retry topic, whose consumer alone writes to it; None for the source itself."""
+        """The source of a retry topic; None for the source itself."""
         return None if topic == self.rules.topic else self.rules.topic

@@ -1,7 +1,7 @@
 """The health file: touched while the consumer is alive and no handler is stuck; JSON inside.
 
-A probe needs its age alone (`find FILE -mmin -1`); a person reads why. While a handler is stuck the file is written
-once with what is wrong, and then left to grow old.
+A probe needs only its age (`find FILE -mmin -1`); its content says why. While a handler is stuck, the file is written
+once with the problem and then no more, so that its age grows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class PartitionHealth:
     topic: str
     partition: int
     done: int | None
-    """Everything before this offset is done."""
+    """All records before this offset are handled."""
     lag: int
     running_seconds: float | None
-    """How long its handler has been running, if one is."""
+    """How long its handler has been running, if one runs."""
     stuck: bool
     stopped: str
-    """Why nothing is handed out; empty while all is well."""
+    """Why the partition is stopped; empty if it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class HealthFile:
 
 
 def read_health(path: Path, *, max_age_seconds: float, now: float) -> Health:
-    """What the file says. Raises TransientError when it is missing, broken or older than that."""
+    """The content of the file. Raises TransientError if it is missing, invalid or too old."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         partitions = tuple(PartitionHealth(**partition) for partition in content.pop("partitions"))

@@ -1,7 +1,7 @@
-"""Kafka's own client behind the interface of `client`: joins the group, reads plans, words errors.
+"""Kafka's client behind the interface of `client`: joins the group, reads plans, translates errors.
 
-confluent-kafka lets one thread at a time into a consumer and lets others wait for as long as a poll lasts, so that all
-calls come from the polling thread. Partitions come and go as the assignor says: all at once (range) or by and by.
+confluent-kafka blocks other threads for as long as a poll lasts, so all calls come from the polling thread. Partitions
+are assigned and revoked all at once (range) or incrementally (cooperative-sticky), as the assignor decides.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _log = logging.getLogger("oncehouse.consumer")
 
 
 class _Collector:
-    """Python's cycle collector, which would walk over all waiting records for every 700 that the client makes.
+    """Pauses Python's garbage collector, which would traverse all waiting records for every 700 new ones.
 
-    It rests while the client makes records; in a full stream also between, but never longer than half a second.
+    Paused while the client creates records; under a high load also in between, but never longer than half a second.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class _Collector:
 
 @dataclass(kw_only=True)
 class _Held:
-    """A partition of which it is not known yet whether its log is the one that was read."""
+    """A partition whose log has not yet been verified to be the one that was read."""
 
     position: CommittedPosition
     paused: bool = False
-    """What the consumer wants of it meanwhile."""
+    """Whether the consumer has paused it in the meantime."""
 
 
 class KafkaClient:
@@ -121,18 +121,18 @@ class KafkaClient:
         )
 
     def _shared_options(self) -> dict[str, str | SecretStr]:
-        """Those that a producer or an admin client understands too: how to reach the brokers."""
+        """The options that a producer or an admin client accepts, too: how to reach the brokers."""
         shared = ("security.", "sasl.", "ssl.", "socket.", "broker.", "client.", "metadata.", "enable.ssl")
         return {name: value for name, value in self._options.items() if name.startswith(shared)}
 
     def open(self, topics: Sequence[str], *, beginning: Collection[str], listener: Listener) -> None:
         self._beginning, self._listener = beginning, listener
-        # Retry topics need partition p with whoever has the source's partition p: range does that.
+        # Partition p of a retry topic must go to the consumer of the source's partition p: range does that.
         assignor = "range" if beginning else "cooperative-sticky"
         settings = {
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": assignor,
-            # By default the client looks only once a second whether its full queue has room again.
+            # By default the client checks only once a second whether its full queue has space again.
             "fetch.queue.backoff.ms": 10,
             **client_settings(self._bootstrap_servers, self._options),
             "group.id": self._group,
@@ -167,9 +167,9 @@ class KafkaClient:
             while (error := self._find_topic_error(topic)) is not None:
                 if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise ConfigurationError(
-                        f"topic {topic}: {error.str()}; {_FATAL.get(error.code(), 'look at it')}"
+                        f"topic {topic}: {error.str()}; {_FATAL.get(error.code(), 'check the topic')}"
                     )
-                # A broker may not have heard yet of a topic that was made a moment ago.
+                # A broker may not know a topic yet that was created a moment ago.
                 if time.monotonic() > deadline:
                     raise ConfigurationError(
                         f"there is no topic {topic} at {self._bootstrap_servers}; create it first"
@@ -193,24 +193,24 @@ class KafkaClient:
                 raw = self._consumer.consume(count, timeout_seconds)
                 self._collector.note(len(raw))
         except KafkaException as error:
-            raise self._judge(error.args[0]) or TransientError(describe_error(error)) from error
+            raise self._wrap_error(error.args[0]) or TransientError(describe_error(error)) from error
         records, errors = split_errors(raw)
         for message in errors:
-            self._hear(message.error())
+            self._handle_error(message.error())
         return (
             self._drop_reassigned(records) if self._reassigned or self._unassigned or self._held else records
         )
 
-    def _hear(self, error: KafkaError) -> None:
+    def _handle_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own code
             return
-        judged = self._judge(error)
-        if judged is not None:
-            raise judged
+        wrapped = self._wrap_error(error)
+        if wrapped is not None:
+            raise wrapped
         self._metrics.increment("client.errors")
         _log.warning("group %s: the Kafka client says: %s; it goes on by itself", self._group, error.str())
 
-    def _judge(self, error: KafkaError) -> PermanentError | None:
+    def _wrap_error(self, error: KafkaError) -> PermanentError | None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the client's own code
             return DataLossError(
                 f"group {self._group}: {error.str()}. Kafka has deleted what was not read yet, or an unclean leader "
@@ -223,7 +223,7 @@ class KafkaClient:
         return None
 
     def _drop_reassigned(self, records: list[Any]) -> list[Any]:
-        """Leaves out what was fetched in a call in which its partition went and perhaps came back, or was held."""
+        """Drop records of partitions that were revoked, reassigned or held during the same call."""
         turned = self._reassigned | {key: held.position for key, held in self._held.items()}
         touched = self._unassigned | turned.keys()
         kept = [record for record in records if (record.topic(), record.partition()) not in touched]
@@ -239,18 +239,18 @@ class KafkaClient:
         try:
             self._consumer.seek(place)
         except KafkaException as error:
-            # The new assignment has not been begun yet: then none of what was left out was of it.
+            # The new assignment has not started yet: the dropped records belonged to the old one.
             if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 - the client's own code
                 raise TransientError(
                     f"group {self._group}: {place.topic}/{place.partition} could not be set back: "
                     f"{describe_error(error)}"
                 ) from error
 
-    # The group's affairs.
+    # The group.
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
         positions = self._read_positions(consumer, partitions)
-        # With the leader epoch the client goes back to where the log is cut later on.
+        # With the leader epoch the client returns to where the log is truncated later.
         starts = [
             TopicPartition(*key, self._start_of(key, position), leader_epoch=_client_epoch(position))
             for key, position in positions.items()
@@ -294,7 +294,7 @@ class KafkaClient:
         }
 
     def _delay(self, consumer: ck.Consumer, positions: Mapping[Partition, CommittedPosition]) -> None:
-        """Give out nothing before the leader says that it has what was read.
+        """Return no records before the leader confirms that it has the records that were read.
 
         The client itself does not compare the log with committed leader epochs if it knows the leader already.
         """
@@ -313,7 +313,7 @@ class KafkaClient:
         return hear_epoch_ends(settings, asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop)
 
     def _release(self) -> None:
-        """Let those begin whose log is known to be the one that was read; raises DataLossError for another log."""
+        """Start the partitions whose log was confirmed to be the one that was read; raises DataLossError for others."""
         cut = []
         for key, answer in self._log_check.take().items():
             position, offset = self._held[key].position, self._held[key].position.offset or 0
@@ -410,5 +410,5 @@ def _to_commit(partition: Partition, position: CommittedPosition) -> TopicPartit
 
 
 def _client_epoch(position: CommittedPosition) -> int:
-    """The leader epoch as the client takes it: -1 where it is not known."""
+    """The leader epoch as the client expects it: -1 if unknown."""
     return -1 if position.leader_epoch is None else position.leader_epoch

@@ -1,7 +1,7 @@
-"""Where the records of committed leader epochs end, asked while the poll goes on.
+"""Reads where the records of committed leader epochs end, in the background of the poll.
 
-One thread asks, for as long as there are partitions without an answer: one that has no leader holds up neither the
-others nor a stop. It has a client of its own, and hands the answers to the polling thread.
+One thread asks as long as partitions lack an answer: a partition without a leader blocks neither the others nor a stop.
+It has its own client and passes the answers to the polling thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.messaging.failure_policy import Partition
 
 _ASK_AGAIN_SECONDS = 1.0
-_TELL_AGAIN_SECONDS = 60.0
+_LOG_AGAIN_SECONDS = 60.0
 _END_SECONDS = 3.0
 _log = logging.getLogger("oncehouse.consumer")
 
@@ -31,15 +31,15 @@ class ReadEpochEnds(Protocol):
 
 
 class LogCheck:
-    def __init__(self, group: str, hear: ReadEpochEnds) -> None:
+    def __init__(self, group: str, read_epoch_ends: ReadEpochEnds) -> None:
         self._group = group
-        self._hear = hear
+        self._read_epoch_ends = read_epoch_ends
         self._changed = Condition()
         self._open: dict[Partition, tuple[int, int]] = {}
-        """Term and leader epoch: what was asked before a partition came back is not its answer."""
+        """Assignment and leader epoch: answers to requests before a reassignment are ignored."""
         self._term = 0
         self._answers: dict[Partition, EpochEnd] = {}
-        self._told_at: dict[Partition, float] = {}
+        self._logged_at: dict[Partition, float] = {}
         self._thread: Thread | None = None
         self._closed = False
 
@@ -62,7 +62,7 @@ class LogCheck:
             self._changed.notify_all()
 
     def take(self) -> dict[Partition, EpochEnd]:
-        """What was answered since."""
+        """The answers since the last call."""
         with self._changed:
             taken, self._answers = self._answers, {}
         return taken
@@ -75,7 +75,7 @@ class LogCheck:
         if thread is not None:
             thread.join(_END_SECONDS)
 
-    # In the thread.
+    # Run by the thread.
 
     def _run(self) -> None:
         while True:
@@ -90,33 +90,33 @@ class LogCheck:
                     self._changed.wait(_ASK_AGAIN_SECONDS)
 
     def _is_over(self, term: int) -> bool:
-        """Whether this round is of no more use: others have come meanwhile, and wait for the next."""
+        """Whether this round is outdated: newly assigned partitions wait for the next."""
         return self._closed or self._term != term or not self._open
 
     def _ask(self, term: int, asked: Mapping[Partition, tuple[int, int]]) -> None:
         epochs = {partition: epoch for partition, (_, epoch) in asked.items()}
         try:
-            for partition, answer in self._hear(epochs, lambda: self._is_over(term)):
+            for partition, answer in self._read_epoch_ends(epochs, lambda: self._is_over(term)):
                 if isinstance(answer, EpochEnd):
                     self._keep(partition, asked[partition], answer)
                 else:
-                    self._tell(partition, answer.str())
+                    self._log_wait(partition, answer.str())
         except KafkaException as error:
             for partition in asked:
-                self._tell(partition, describe_error(error))
+                self._log_wait(partition, describe_error(error))
 
     def _keep(self, partition: Partition, asked: tuple[int, int], answer: EpochEnd) -> None:
         with self._changed:
             if self._open.get(partition) == asked:
                 del self._open[partition]
                 self._answers[partition] = answer
-        self._told_at.pop(partition, None)
+        self._logged_at.pop(partition, None)
 
-    def _tell(self, partition: Partition, error: str) -> None:
+    def _log_wait(self, partition: Partition, error: str) -> None:
         now = time.monotonic()
-        if now < self._told_at.get(partition, -1e9) + _TELL_AGAIN_SECONDS:
+        if now < self._logged_at.get(partition, -1e9) + _LOG_AGAIN_SECONDS:
             return
-        self._told_at[partition] = now
+        self._logged_at[partition] = now
         _log.warning(
             "group %s: %s/%s waits: Kafka does not say whether it still has what was read (%s); it is asked again. "
             "Check that the partition has a leader",

@@ -1,7 +1,7 @@
-"""Whether records come from the log that was read before: by Kafka's leader epochs, which never fall along a log. Pure.
+"""Whether records come from the log that was read before, by leader epochs, which never decrease in a log. Pure.
 
-After an unclean election the client goes back to where the log was cut. A record that then stands at an offset that was
-read has a later leader epoch than the last record that was read; one that is only given again has not.
+After an unclean leader election the client returns to where the log was truncated. A new record at an offset that was
+already read has a later leader epoch than the last record that was read; a record that is read again does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Mark:
 
 
 class LogOrder:
-    """How far each partition was read, and under which leader epoch the last record was written."""
+    """How far each partition was read, and the leader epoch of the last record."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -35,7 +35,7 @@ class LogOrder:
             self._marks[partition] = _Mark(next_offset=position.offset, leader_epoch=position.leader_epoch)
 
     def take(self, partition: Partition, records: Records) -> None:
-        """Raises DataLossError for records that took the place of others."""
+        """Raises DataLossError for records that replace others at the same offsets."""
         mark = self._marks.get(partition)
         if mark is not None and records.first_offset < mark.next_offset:
             self._refuse_others(partition, records, mark)
@@ -48,17 +48,17 @@ class LogOrder:
         known = mark.leader_epoch
         if known is None:
             return
-        given_again = records.raw[: records.count_below(mark.next_offset)]
+        repeated = records.raw[: records.count_below(mark.next_offset)]
         same = bisect_right(
-            given_again, known, key=lambda raw: known if (e := raw.leader_epoch()) is None else e
+            repeated, known, key=lambda raw: known if (e := raw.leader_epoch()) is None else e
         )
-        if same == len(given_again):
+        if same == len(repeated):
             return
-        raise cut_log(self._group, partition, given_again[same].offset(), mark.next_offset)
+        raise cut_log(self._group, partition, repeated[same].offset(), mark.next_offset)
 
 
 def cut_log(group: str, partition: Partition, first: int, next_offset: int) -> DataLossError:
-    """`first`: where the log was cut, if that is before `next_offset`, up to which its records were read."""
+    """`first`: where the log was truncated, if before `next_offset`, up to which records were read."""
     where = (
         f"at offsets {first} to {next_offset - 1}"
         if 0 <= first < next_offset

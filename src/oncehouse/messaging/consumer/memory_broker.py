@@ -1,7 +1,7 @@
-"""A broker in memory for tests: topics, partitions, groups with rebalances and commits, and what goes wrong with them.
+"""A broker in memory for tests: topics, partitions, groups with rebalances and commits, and their failures.
 
-Keeps to what a consumer can see of Kafka: offsets by partition, one owner of a partition in a group, commits refused
-from anybody else, partitions that move when members come and go, and members that are thrown out. Safe for threads.
+Behaves as Kafka does for a consumer: offsets per partition, one owner of a partition in a group, commits of other
+members refused, partitions that move when members join and leave, and members that are expelled. Thread-safe.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MemoryBroker:
         for topic, partitions in (topics or {}).items():
             self.create_topic(topic, partitions)
 
-    # What a test does with it.
+    # For tests.
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         with self.changed:
@@ -82,7 +82,7 @@ class MemoryBroker:
             return log.end - 1
 
     def messages(self, topic: str) -> list[Message]:
-        """All that stand in the topic, partition by partition."""
+        """All messages of the topic, partition by partition."""
         with self.changed:
             return [make_message(record) for log in self._logs_of(topic) for record in log.records]
 
@@ -92,22 +92,22 @@ class MemoryBroker:
             return None if found is None else found[0]
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """As retention does."""
+        """Delete records as retention does."""
         with self.changed:
             log = self._logs_of(topic)[partition]
             log.records = [record for record in log.records if record.offset() >= offset]
 
     def expire(self, group: str) -> None:
-        """Throw every member out, as a session timeout does: their partitions are lost, and they join again."""
+        """Expel all members, as a session timeout does: their partitions are lost, and they join again."""
         with self.changed:
             for member in self._group(group).members:
-                member.thrown_out = True
+                member.expelled = True
             self._group(group).members.clear()
             self._group(group).owners.clear()
             self.changed.notify_all()
 
     def refuse_commits(self, times: int) -> None:
-        """Let so many of the next commits fail."""
+        """Make the next `times` commits fail."""
         with self.changed:
             self._refused_commits = times
 
@@ -117,7 +117,7 @@ class MemoryBroker:
     def broker(self, group: str) -> MemoryRetryBroker:
         return MemoryRetryBroker(self, group)
 
-    # What its clients ask.
+    # For its clients.
 
     def _logs_of(self, topic: str) -> list[_Log]:
         if topic not in self._logs:
@@ -154,7 +154,7 @@ class MemoryBroker:
         with self.changed:
             if self._refused_commits:
                 self._refused_commits -= 1
-                raise TransientError("this commit was to be refused")
+                raise TransientError("this commit was refused on request")
             if self._group(group).owners.get(partition) is not member:
                 raise TransientError(
                     f"{partition[0]}/{partition[1]} belongs to another member of group {group}"
@@ -174,7 +174,7 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def target(self, group: str, member: MemoryClient) -> set[Partition]:
-        """The partitions that should be this member's: partition p of every topic goes to the same one."""
+        """The partitions this member should own: partition p of every topic goes to the same member."""
         with self.changed:
             found: set[Partition] = set()
             for topic in member.topics:
@@ -185,7 +185,7 @@ class MemoryBroker:
             return found
 
     def give(self, group: str, partitions: Collection[Partition], member: MemoryClient) -> set[Partition]:
-        """Those of them that nobody owns, which are this member's from now on."""
+        """Assign those of the partitions that have no owner, and return them."""
         with self.changed:
             owners = self._group(group).owners
             free = {key for key in partitions if key not in owners}
@@ -202,13 +202,13 @@ class MemoryBroker:
 
 
 class MemoryClient:
-    """A member of a group; the interface of `client`."""
+    """A member of a group; implements `client.BrokerClient`."""
 
     def __init__(self, broker: MemoryBroker, group: str) -> None:
         self._broker = broker
         self._group = group
         self.topics: tuple[str, ...] = ()
-        self.thrown_out = False
+        self.expelled = False
         self._next: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._answers: deque[tuple[Partition, CommittedPosition, str]] = deque()
@@ -252,8 +252,8 @@ class MemoryClient:
                 self._listener.on_committed(partition, position)
 
     def _rebalance(self) -> None:
-        if self.thrown_out:
-            self.thrown_out = False
+        if self.expelled:
+            self.expelled = False
             lost = self._forget(self._next.keys())
             self._listener.on_lost(lost)
             self._broker.join(self._group, self)
@@ -311,7 +311,7 @@ class MemoryClient:
 
 
 class MemoryRetryBroker:
-    """What an Aside needs, in memory."""
+    """The retry broker in memory."""
 
     def __init__(self, broker: MemoryBroker, group: str) -> None:
         self._broker = broker

@@ -1,7 +1,7 @@
-"""What a consumer counts and measures, every name in one list, and where it goes.
+"""The metrics of a consumer: all names in one list, and the interface that receives them.
 
-Tags are topic and partition where they apply. Give a Consumer an object with these three methods that passes them on
-to your own system.
+Tags are topic and partition where they apply. Pass a Consumer an object with these three methods that forwards the
+values to your own system.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One partition of one term: what was fetched, cut into batches, planned, tried and done. Pure; time is passed in.
+"""The state of one assigned partition: records fetched, cut into batches, planned, tried, handled. Pure; no clock.
 
-What holds: batches are cut and done in the order of offsets; at most one piece of work is under way; a batch is handed
-out only after its end was committed; the committed offset never passes a record that is not done.
+Invariants: batches are cut and handled in the order of offsets; at most one task is under way; a batch is handled only
+after its end was committed; the committed offset never passes a record that is not handled.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from oncehouse.messaging.consumer.handler_rules import HandlerRules
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.failure_policy import Partition
 
-# A fetch brings many records at once, so that the buffer of small batches must hold some fetches.
+# A fetch returns many records at once, so the buffer must hold some fetches even if batches are small.
 MIN_BUFFER_RECORDS = 2_000
-# Commits are refused for moments in every rebalance; others wait for them.
+# Every rebalance refuses commits for a moment, and tasks wait for commits.
 COMMIT_BACKOFF = Backoff(base_seconds=0.1, longest_seconds=2.0)
-Level = Literal["hungry", "full", "over"]
+Level = Literal["low", "full", "over"]
 
 
 @dataclass(kw_only=True, slots=True)
 class CutBatch:
-    """A batch that was cut."""
+    """A batch that was cut from the buffer."""
 
     records: Records
     end: int
     ready_at: float
-    """Since when nothing but a slot or a commit is in its way."""
+    """Since when it waits only for a free slot or a commit."""
     allowed: int
     """Attempts before it is bisected."""
     attempts: int = 0
     without: frozenset[int] = frozenset()
     poison: str = ""
-    """What the handler said of the one record that it cannot take."""
+    """The error of the one record on which the handler fails."""
 
     @property
     def remaining(self) -> int:
@@ -78,14 +78,14 @@ class PartitionState:
     paused: bool = False
     full_since: float = inf
     end: int = 0
-    """Where Kafka's partition ends, as far as it is known."""
+    """The partition's end offset, as far as known."""
     stopped: str = ""
-    """Why nothing is handed out, in words; empty while all is well."""
+    """Why the partition is stopped; empty if it is not."""
     task: Ticket | None = None
     task_since: float = 0.0
     stuck: bool = False
     waited_seconds: float = 0.0
-    """How long batches stood ready before their work began."""
+    """How long batches were ready before their task began."""
     batch_size: BatchSize = field(init=False)
     closed: deque[CutBatch] = field(default_factory=deque)
     done: int | None = field(init=False)
@@ -114,9 +114,9 @@ class PartitionState:
         self.batch_size = initial_batch_size(self._batch_size_limits)
         self._prepared = not self.rules.diverts
         self.done = self.start.offset
-        # What another client committed is not committed again as if it were ours.
+        # The leader epoch of another client's commit is not committed again.
         self._done_epoch = self.start.leader_epoch if self.start.is_ours else None
-        # A batch of an older oncehouse may be under way wherever something was committed: it keeps its token.
+        # Where an offset was committed, a batch of an older version may be under way: it keeps its token.
         self._names_group = self.start.names_group or self.start.offset is None
         self._expected = self.start.offset or 0
         self._planned = deque(self.start.ends)
@@ -130,10 +130,10 @@ class PartitionState:
             target_seconds=self.rules.target_seconds,
         )
 
-    # Records come in and are cut.
+    # Records are added and cut into batches.
 
     def take(self, records: Records, due_at: float, now: float) -> None:
-        # The client may give again what it gave before, after a seek or a resume.
+        # After a seek or a resume the client may return the same records again.
         if records.first_offset < self._expected:
             records = records[records.count_below(self._expected) :]
         if self.leaving or not records:
@@ -161,7 +161,7 @@ class PartitionState:
         while len(self.closed) < self.rules.ahead and (count := self._count_to_cut(now)):
             records = Records(self._buffer[:count])
             self._buffer = self._buffer[count:]
-            # Measured on the shorter side: measuring is what costs most here.
+            # Measured on the shorter side, because measuring is the most expensive step here.
             fewer = len(self._buffer) < count
             rest = (
                 Records(self._buffer).count_bytes() if fewer else self._buffer_bytes - records.count_bytes()
@@ -176,7 +176,7 @@ class PartitionState:
         if not self._buffer:
             return 0
         waiting = Records(self._buffer)
-        # What a crash left planned may be gone from Kafka meanwhile.
+        # Records of a plan from before a crash may have been deleted from Kafka since.
         while self._planned and self._planned[0] < waiting.first_offset:
             self._planned.popleft()
         if self._planned:
@@ -189,14 +189,14 @@ class PartitionState:
             return min(self.batch_size.size, len(waiting))
         return 0
 
-    # Work begins and ends.
+    # Tasks begin and end.
 
     def begin(self, now: float) -> PreparePartition | RunHandler | Divert | None:
         if self.task is not None or self.leaving or now < self._delay_until:
             return None
         if not self._prepared:
             return PreparePartition(ticket=self._start_task(now))
-        # An end that is not in Kafka yet could be cut elsewhere after a crash, under another token.
+        # Before its end is committed, a batch could be cut differently after a crash, with another token.
         if not self.closed or self.closed[0].end not in self._acked.ends:
             return None
         work = self.closed[0]
@@ -253,7 +253,7 @@ class PartitionState:
         self._pop_head(now)
         self._diverted_in_row += 1
         if self._diverted_in_row > 1:
-            # Record after record fails: more likely an outage than poison. Slower and slower, until one passes.
+            # Consecutive records fail: an outage is more likely than bad records. Slow down until one succeeds.
             self._delay(self._diverted_in_row - 1, now)
         return self._resume()
 
@@ -281,7 +281,7 @@ class PartitionState:
         if self.closed:
             self.closed[0].ready_at = now
         self.done = work.end + 1
-        # Of exactly that record: with an older one Kafka would say that the log ends before.
+        # Of exactly that record: with an older epoch Kafka would answer that the log ends earlier.
         self._done_epoch = work.records.last_leader_epoch if work.records.last_offset == work.end else None
         self._failures = 0
         if self.rules.diverts:
@@ -289,7 +289,7 @@ class PartitionState:
         return work
 
     def _end_task(self) -> Ticket:
-        assert self.task is not None  # noqa: S101 - the core compares tickets before it calls
+        assert self.task is not None  # noqa: S101 - the state machine compares tickets before it calls
         ticket, self.task, self.stuck = self.task, None, False
         return ticket
 
@@ -336,14 +336,14 @@ class PartitionState:
         return Commit(partition=self.key, position=position)
 
     def last_commit(self) -> CommittedPosition | None:
-        """What is left to commit when the partition leaves."""
+        """What remains to be committed when the partition is revoked."""
         if self.done is None or self.done == self._acked.offset:
             return None
         return self._position
 
     def end_commit(self, position: CommittedPosition) -> list[Action]:
         committed: list[Action] = []
-        if position != self._in_flight:  # an answer to a commit of an earlier term
+        if position != self._in_flight:  # the result of a commit of an earlier assignment
             return committed
         self._in_flight, self._commit_failures, self._acked = None, 0, position
         while self._unsettled and self._unsettled[0].end < (position.offset or 0):
@@ -356,7 +356,7 @@ class PartitionState:
         wait = COMMIT_BACKOFF.wait_seconds(self._commit_failures, chance=self.chance())
         self._commit_delay_until = now + wait
 
-    # What the core asks about.
+    # For the state machine.
 
     @property
     def _waiting(self) -> int:
@@ -366,7 +366,7 @@ class PartitionState:
     def level(self) -> Level:
         buffer_limit = max(self.rules.size, MIN_BUFFER_RECORDS)
         if self._lacks_records:
-            return "hungry"
+            return "low"
         if (
             self.stopped
             or self._waiting >= 3 * buffer_limit
@@ -378,11 +378,11 @@ class PartitionState:
         cannot_cut = len(self.closed) >= self.rules.ahead
         if cannot_cut and (self._waiting >= buffer_limit or self._buffer_bytes >= self.rules.max_bytes):
             return "full"
-        return "hungry"
+        return "low"
 
     @property
     def _lacks_records(self) -> bool:
-        """A planned batch must be filled to its end, however large somebody else planned it."""
+        """A planned batch must be filled to its end, whatever size another consumer planned."""
         return bool(
             self._planned
             and self._buffer
@@ -396,7 +396,7 @@ class PartitionState:
 
     @property
     def lag(self) -> int:
-        """Offsets that Kafka has and that are not done."""
+        """Offsets that Kafka has and that are not handled."""
         return max(0, max(self.end, self._expected) - (self._expected if self.done is None else self.done))
 
     def find_stuck(self, now: float) -> HandlerStuck | None:
@@ -406,12 +406,12 @@ class PartitionState:
         return HandlerStuck(ticket=self.task, seconds=now - self.task_since)
 
     def wake_at(self, now: float) -> float:
-        """When something is due that no other event will bring."""
-        moments = [self._delay_until, self._commit_delay_until]
+        """The next time at which something is due without an event."""
+        times = [self._delay_until, self._commit_delay_until]
         if self._buffer and not self._planned and len(self.closed) < self.rules.ahead:
-            moments.append(self._opened_at + self.batch_size.wait_seconds)
+            times.append(self._opened_at + self.batch_size.wait_seconds)
         if self._later:
-            moments.append(self._later[0][0])
+            times.append(self._later[0][0])
         if self.task is not None:
-            moments.append(self.task_since + self.rules.stuck_seconds)
-        return min((moment for moment in moments if moment > now), default=inf)
+            times.append(self.task_since + self.rules.stuck_seconds)
+        return min((time for time in times if time > now), default=inf)

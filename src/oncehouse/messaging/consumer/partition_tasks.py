@@ -1,6 +1,6 @@
-"""What is done for a partition beside its handler: asking the Aside, putting aside, settling. One after the other.
+"""Runs the calls of a failure policy, one after the other for each partition.
 
-An Aside is promised one call at a time for a partition, and none of its calls may hold up the poll.
+A failure policy is guaranteed one call at a time for a partition, and none of its calls may block the poll.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PartitionTasks:
 
 
 class InlineExecutor:
-    """Errands wait until somebody runs them: tests without threads, each step in its place."""
+    """Tasks wait until `run_one` is called: for tests without threads."""
 
     def __init__(self) -> None:
         self._tasks: deque[Callable[[], None]] = deque()

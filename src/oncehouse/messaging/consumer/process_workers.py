@@ -1,7 +1,7 @@
-"""Plain handlers in processes of their own: one that dies (killed, out of memory, a crash in C) is a failed attempt.
+"""Runs plain handlers in separate processes: if one dies (killed, out of memory, a crash in C), the attempt failed.
 
-A process is started with `spawn`, imports the handler's module, and takes one batch after another; records travel as
-bytes. A cancelled handler is killed, and so is one that is left when the consumer ends.
+A process is started with `spawn`, imports the handler's module and handles one batch after another; records are sent as
+bytes. Cancelled handlers are killed, and so are those still running when the consumer ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from oncehouse.messaging.consumer.records import MemoryRecord, Records
 from oncehouse.messaging.consumer.workers import HandlerJob
 
 _SPAWN = multiprocessing.get_context("spawn")
-_GOODBYE_SECONDS = 2.0
+_EXIT_SECONDS = 2.0
 
 
 class WorkerDiedError(OncehouseError):
-    """The process of a handler ended before it answered."""
+    """The process of a handler ended without an answer."""
 
 
 class HandlerError(OncehouseError):
-    """What a handler raised in its process, where the exception itself could not travel."""
+    """The error of a handler whose exception could not be pickled."""
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ class ProcessWorkers:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        # Python's own end of a program asks children politely and then waits for them: these do not listen.
+        # At exit Python terminates child processes and waits for them; these ignore SIGTERM.
         atexit.register(self.close)
 
     def start(self, job: HandlerJob) -> None:
@@ -58,22 +58,22 @@ class ProcessWorkers:
 
     def _run(self, job: HandlerJob) -> None:
         try:
-            job.done(self._ask(job))
-        except BaseException as error:  # noqa: BLE001 - whatever goes wrong here is a failed attempt
+            job.done(self._request(job))
+        except BaseException as error:  # noqa: BLE001 - any error is a failed attempt
             job.done(error)
 
-    def _ask(self, job: HandlerJob) -> BaseException | None:
+    def _request(self, job: HandlerJob) -> BaseException | None:
         worker = self._accept_records(job)
         try:
             worker.pipe.send_bytes(pack(job.batch))
-            kind, content = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - our own child wrote it
+            kind, content = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - written by our own child process
         except (EOFError, OSError) as error:
-            worker.process.join(_GOODBYE_SECONDS)
+            worker.process.join(_EXIT_SECONDS)
             raise WorkerDiedError(
                 f"the process of the handler ended with {describe_exit(worker.process.exitcode)}"
             ) from error
         finally:
-            self._give_back(job, worker)
+            self._release(job, worker)
         if kind == "handled":
             return None
         return content if isinstance(content, BaseException) else HandlerError(content)
@@ -87,13 +87,13 @@ class ProcessWorkers:
             worker = _start(job.handler)
         with self._lock:
             self._working[id(job)] = worker
-            if job.cancelled or self._closed:  # while it started, and nobody knew of it
+            if job.cancelled or self._closed:  # while it started
                 worker.cancelled = True
                 worker.process.kill()
         return worker
 
     def _pop_living(self) -> _Worker | None:
-        """One that ended while it had nothing to do is no fault of the next batch."""
+        """A process that died while idle must not fail the next batch."""
         while self._idle:
             worker = self._idle.pop()
             if worker.process.is_alive():
@@ -101,7 +101,7 @@ class ProcessWorkers:
             _end(worker)
         return None
 
-    def _give_back(self, job: HandlerJob, worker: _Worker) -> None:
+    def _release(self, job: HandlerJob, worker: _Worker) -> None:
         with self._lock:
             self._working.pop(id(job), None)
             if worker.process.is_alive() and not worker.cancelled and not self._closed:
@@ -122,7 +122,7 @@ class ProcessWorkers:
             self._closed = True
             idle = [*self._idle]
             self._idle.clear()
-            # Whoever waits for their answers closes their pipes: closed twice, a pipe's number may be another file's.
+            # The threads that wait for answers close their pipes; a second close could hit another file.
             for worker in self._working.values():
                 worker.process.kill()
         for worker in idle:
@@ -145,14 +145,14 @@ def _start(handler: Callable[[Batch], Any]) -> _Worker:
 
 def _end(worker: _Worker) -> None:
     worker.process.kill()
-    worker.process.join(_GOODBYE_SECONDS)
+    worker.process.join(_EXIT_SECONDS)
     worker.pipe.close()
 
 
 def serve(handler: Callable[[Batch], Any], pipe: Connection) -> None:
-    """The child's life: batches in, answers out, until the pipe is closed."""
-    # Ctrl-C goes to the whole group of processes, and some supervisors send SIGTERM to all of them: the consumer
-    # decides what that means for this one.
+    """The main loop of the child process: batches in, answers out, until the pipe is closed."""
+    # Ctrl-C reaches the whole process group, and some supervisors send SIGTERM to all processes: the consumer decides
+    # when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
@@ -162,7 +162,7 @@ def serve(handler: Callable[[Batch], Any], pipe: Connection) -> None:
             return
         try:
             handler(batch)
-        except Exception as error:  # noqa: BLE001 - told to the consumer, who decides
+        except Exception as error:  # noqa: BLE001 - sent to the consumer, which decides
             pipe.send_bytes(pack_error(error))
         else:
             pipe.send_bytes(pickle.dumps(("handled", None)))
@@ -201,11 +201,11 @@ def unpack(packed: bytes) -> Batch:
 
 
 def pack_error(error: Exception) -> bytes:
-    """The exception itself where it travels, so that its class still counts; otherwise its words."""
+    """The exception itself if it can be pickled, because its class matters; otherwise its text."""
     try:
         packed = pickle.dumps(("failed", error))
         pickle.loads(packed)  # noqa: S301 - what was packed in the line before
-    except Exception:  # noqa: BLE001 - users' exceptions may refuse in any way
+    except Exception:  # noqa: BLE001 - pickling a user's exception can fail in any way
         return pickle.dumps(("failed", f"{type(error).__name__}: {error}"))
     return packed
 

@@ -1,7 +1,7 @@
-"""Records of one partition as the client gave them: cut, counted and measured without touching each one in Python.
+"""Records of one partition as the client returned them: cut, counted and measured without a Python loop over records.
 
-A raw record is what confluent-kafka calls Message; the broker in memory makes its own with the same methods. Work over
-many records goes through `map` with the type's own methods, which stays in C. Nothing here decides anything.
+A raw record is what confluent-kafka calls Message; `MemoryRecord` has the same methods. Operations on many records use
+`map` with the type's own methods, which run in C.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class MemoryRecord:
 
 
 class Records(Sequence[Message]):
-    """A run of records of one partition, in the order of their offsets; messages are made when asked for."""
+    """Consecutive records of one partition in the order of their offsets; messages are created on access."""
 
     __slots__ = ("raw",)
 
@@ -121,20 +121,20 @@ class Records(Sequence[Message]):
         return sum(map(len, self.raw))
 
     def count_within_bytes(self, limit: int) -> int:
-        """How many from the front hold no more bytes than that together; at least one."""
+        """How many records from the front have at most `limit` bytes together; at least one."""
         return max(1, bisect_left(list(accumulate(map(len, self.raw))), limit + 1))
 
     def count_below(self, offset: int) -> int:
-        """How many from the front stand before this offset."""
+        """How many records from the front are before this offset."""
         return bisect_left(self.raw, offset, key=_offset)
 
     def without(self, offsets: frozenset[int]) -> Records:
         return Records([raw for raw in self.raw if raw.offset() not in offsets]) if offsets else self
 
 
-def read_epoch(told: int | None) -> int | None:
-    """The client says -1 where the broker keeps no leader epochs."""
-    return told if told is not None and told >= 0 else None
+def read_epoch(epoch: int | None) -> int | None:
+    """None for -1, which the client returns if the broker has no leader epochs."""
+    return epoch if epoch is not None and epoch >= 0 else None
 
 
 def make_message(raw: RawRecord) -> Message:
@@ -151,7 +151,7 @@ def make_message(raw: RawRecord) -> Message:
 
 
 def by_partition(raw: list[Any]) -> list[tuple[Partition, Records]]:
-    """The records of one fetch, partition by partition, each in its own order. None of them may be an error."""
+    """The records of one fetch by partition, each in order. None of them may be an error."""
     kind = type(raw[0])
     topics = list(map(kind.topic, raw))
     places: Iterable[Any] = map(kind.partition, raw)
@@ -159,7 +159,7 @@ def by_partition(raw: list[Any]) -> list[tuple[Partition, Records]]:
         places = zip(topics, places, strict=True)
     found: dict[Partition, list[Any]] = {}
     start = 0
-    # The client gives records of a partition in long runs; counting a run stays in C.
+    # The client returns records of a partition in long runs; counting a run stays in C.
     for place, run in groupby(places):
         end = start + len(list(run))
         partition = place if isinstance(place, tuple) else (topics[0], place)
@@ -169,7 +169,7 @@ def by_partition(raw: list[Any]) -> list[tuple[Partition, Records]]:
 
 
 def split_errors(raw: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The records that are records, and those through which the client tells of an error."""
+    """Records, and the errors that the client returns in place of records."""
     # By identity: confluent-kafka 2.16 breaks when one of its errors is compared with None.
     if not raw or all(map(is_, map(type(raw[0]).error, raw), repeat(None))):
         return raw, []

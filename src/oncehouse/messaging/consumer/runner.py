@@ -1,7 +1,7 @@
-"""Acts for the core: polls, carries out what it asks for, and tells it what happened.
+"""The consumer's main loop: polls, feeds events to the state machine and carries out its actions.
 
-One thread polls, from the start to the end, whatever handlers do: it alone touches the client. Handlers answer from
-their own threads; the core is asked under a lock and what it wants of the client waits for the poll's next turn.
+One thread polls from start to end, whatever handlers do, and only this thread uses the client. Handlers report from
+their own threads; the state machine is called under a lock, and its actions for the client wait for the next poll.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ConsumerRunner:
         self._client_actions: deque[ClientAction] = deque()
         self._was_idle = False
         self.activity = 0
-        """Counts what happened, the passing of time left out."""
+        """Counts events other than the passing of time."""
         self._stop = False
         self._state = "running"
         self._housekeeping_at = -1e9
@@ -113,10 +113,10 @@ class ConsumerRunner:
         self._log_order = LogOrder(self._group)
         self._retry_broker: RetryBroker | None = None
 
-    # Life.
+    # Start and end.
 
     def run(self) -> None:
-        """From joining the group to leaving it; ends after `stop`, or with what makes going on impossible."""
+        """From joining the group to leaving it; ends after `stop`, or with an error after which it cannot continue."""
         self.open()
         try:
             while not self._stop:
@@ -125,11 +125,11 @@ class ConsumerRunner:
             self.finish()
 
     def stop(self) -> None:
-        """Safe from any thread and from a signal's handler, which may interrupt the holder of the lock."""
+        """Safe from any thread and from signal handlers, which may interrupt the holder of the lock."""
         self._stop = True
 
     @property
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._stop
 
     def open(self) -> None:
@@ -163,12 +163,12 @@ class ConsumerRunner:
         self.feed(ev.Stopping())
         begun = self._clock.monotonic()
         try:
-            # The poll goes on, so that a long drain does not cost the partitions, and commits that a rebalance
-            # refuses are tried again.
+            # Polling continues, so that a long drain does not lose the partitions, and commits that a rebalance
+            # refuses are retried.
             while self._is_draining(self._clock.monotonic() - begun):
                 before = self.activity
                 self.step()
-                # Without threads nobody else will end what runs.
+                # Without threads the tasks must be run here.
                 if (
                     isinstance(self._executor, InlineExecutor)
                     and not self._executor.run_one()
@@ -186,7 +186,7 @@ class ConsumerRunner:
             and seconds < self._shutdown_limits.drain_seconds + _LAST_COMMIT_SECONDS
         )
 
-    # One turn.
+    # One iteration.
 
     def step(self) -> None:
         self.feed(ev.Ticked())
@@ -201,18 +201,18 @@ class ConsumerRunner:
             busy = self.state_machine.busy() or any(
                 state.awaits_commit for state in self.state_machine.states.values()
             )
-            patience = max(0.0, min(self.state_machine.wake_at(now) - now, _IDLE_POLL_SECONDS))
+            timeout = max(0.0, min(self.state_machine.wake_at(now) - now, _IDLE_POLL_SECONDS))
             if not self.state_machine.wants_records:
-                # What the client holds stays there; only its callbacks are of interest.
+                # Records stay in the client; the poll only serves its callbacks.
                 if not isinstance(self._executor, InlineExecutor):
-                    self._changed.wait(min(patience, _BUSY_POLL_SECONDS))
-                count, patience = 1, 0.0
+                    self._changed.wait(min(timeout, _BUSY_POLL_SECONDS))
+                count, timeout = 1, 0.0
             elif busy:
-                count, patience = self._fetch_count, min(patience, _BUSY_POLL_SECONDS)
+                count, timeout = self._fetch_count, min(timeout, _BUSY_POLL_SECONDS)
             else:
                 count = 1 if self._was_idle else self._fetch_count
         started = time.monotonic()
-        raw = self._client.consume(count, patience)
+        raw = self._client.consume(count, timeout)
         if count == 1 and raw and self._was_idle:
             raw += self._client.consume(self._fetch_count, 0)
         self._was_idle = not raw
@@ -234,7 +234,7 @@ class ConsumerRunner:
                 self.feed(ev.RecordsFetched(partition=partition, records=records))
 
     def _accept_one_by_one(self, partition: Partition, records: Records) -> None:
-        """Each record of a retry topic has a time of its own."""
+        """Each record of a retry topic has its own due time."""
         policy = self._of_topic[partition[0]].policy
         for place in range(len(records)):
             due_at = policy.due_at(records[place]) if policy is not None else None
@@ -262,7 +262,7 @@ class ConsumerRunner:
             )  # fmt: skip
 
     def _may_ask(self, partition: Partition) -> bool:
-        """Transactions and compaction leave gaps too: the brokers are not asked about each of them."""
+        """Transactions and compaction leave gaps, too: do not ask the brokers about each of them."""
         now = self._clock.monotonic()
         asked_at = self._asked_at.get(partition)
         if asked_at is not None and now < asked_at + _BETWEEN_GAPS_SECONDS:
@@ -319,16 +319,16 @@ class ConsumerRunner:
                 self._metrics.increment("commits.done", len(positions))
             except TransientError as error:
                 self._metrics.increment("commits.failed", len(positions))
-                # In a rebalance the brokers refuse commits for moments only.
+                # A rebalance refuses commits only for a moment.
                 if self._clock.monotonic() < deadline and not isinstance(self._executor, InlineExecutor):
                     time.sleep(_BETWEEN_COMMITS_SECONDS)
                     continue
                 where = ", ".join(f"{topic}/{partition}" for topic, partition in positions)
-                words = "group %s: the last commit of %s failed: %s; their last batches will come again"
-                _log.error(words, self._group, where, error)
+                message = "group %s: the last commit of %s failed: %s; their last batches will come again"
+                _log.error(message, self._group, where, error)
             return
 
-    # What the client tells.
+    # Callbacks of the client.
 
     def on_assigned(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         self._metrics.increment("partitions.assigned", len(positions))
@@ -364,8 +364,8 @@ class ConsumerRunner:
         )
         with self._changed:
             self.feed(ev.Lost(partitions=tuple(partitions)))
-            # What still waits for its turn is of this term: should the partition come back at once, an old commit
-            # would set it back, and an old pause would never end.
+            # Pending actions belong to the lost assignment: if the partition is reassigned at once, an old commit
+            # would move it back, and an old pause would never end.
             kept = [
                 one
                 for one in self._client_actions
@@ -383,7 +383,7 @@ class ConsumerRunner:
         _log.info("group %s: %s/%s: a commit failed: %s; tried again", self._group, *partition, error)
         self.feed(ev.CommitFailed(partition=partition, error=error))
 
-    # What people see.
+    # Logs, metrics and health.
 
     def _log_action(
         self, action: ev.RetryAt | ev.Bisected | ev.PartitionStopped | ev.PartitionResumed | ev.HandlerStuck

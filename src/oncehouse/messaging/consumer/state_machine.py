@@ -1,7 +1,8 @@
-"""What a consumer does, decided without any I/O: events and the time go in, actions come out.
+"""The consumer's decisions, without any I/O: events and the time go in, actions come out.
 
-`handle` is to be called by one thread at a time, and its actions carried out in their order before the next call.
-Partitions stand side by side; what is common to them is here: slots, back-pressure, leaving and stopping.
+`handle` must be called by one thread at a time, and its actions carried out in order before the next call. Each
+partition has a state of its own (`partition_state`); this module has what they share: slots, backpressure, rebalances
+and stopping.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from oncehouse.messaging.consumer.partition_state import PartitionState
 from oncehouse.messaging.failure_policy import Partition
 
 PAUSE_AFTER_SECONDS = 1.0
-"""How long partitions may stay full before they are paused: pausing throws away what the client has fetched ahead."""
+"""How long partitions may stay full before they are paused: a pause discards the client's prefetched records."""
 
 
 class StateMachine:
     def __init__(self, rules: Mapping[str, HandlerRules], *, chance: Callable[[], float]) -> None:
-        """`rules` by topic, retry topics included; `chance` is the die of the back-off, from 0 to 1."""
+        """`rules` by topic, including retry topics; `chance` returns random numbers from 0 to 1 for the back-off."""
         self._rules = rules
         self._chance = chance
         self._states: dict[Partition, PartitionState] = {}
@@ -54,7 +55,7 @@ class StateMachine:
         self._stopping = False
         self._waited_before = 0.0
 
-    # What the shell may look at.
+    # For the runner.
 
     @property
     def states(self) -> Mapping[Partition, PartitionState]:
@@ -62,9 +63,9 @@ class StateMachine:
 
     @property
     def wants_records(self) -> bool:
-        """Whether a fetch is useful now. If not, waiting for a handler is; paused partitions cost nothing to poll."""
+        """Whether fetching records is useful now. If not, the runner waits for a handler."""
         return not self._states or any(
-            state.paused or state.level == "hungry" for state in self._states.values()
+            state.paused or state.level == "low" for state in self._states.values()
         )
 
     @property
@@ -72,25 +73,25 @@ class StateMachine:
         return self._waited_before + sum(state.waited_seconds for state in self._states.values())
 
     def busy(self, partitions: Collection[Partition] | None = None) -> bool:
-        """Whether work is under way in these partitions, or in any."""
+        """Whether a task is under way in these partitions, or in any."""
         keys = self._states if partitions is None else partitions
         return any(key in self._states and self._states[key].task is not None for key in keys)
 
     def is_settled(self) -> bool:
-        """Whether no work is under way and all that is done is committed."""
+        """Whether no task is under way and all handled records are committed."""
         return not self.busy() and all(state.last_commit() is None for state in self._states.values())
 
     def wake_at(self, now: float) -> float:
-        """When `Ticked` should come at the latest."""
-        moments = [state.wake_at(now) for state in self._states.values()]
-        moments += [
+        """When `Ticked` is due at the latest."""
+        times = [state.wake_at(now) for state in self._states.values()]
+        times += [
             state.full_since + PAUSE_AFTER_SECONDS
             for state in self._states.values()
             if not state.paused and state.full_since < inf
         ]
-        return min(moments, default=inf)
+        return min(times, default=inf)
 
-    # What happens.
+    # Events.
 
     def handle(self, event: Event, now: float) -> list[Action]:
         match event:
@@ -205,7 +206,7 @@ class StateMachine:
             if begun is not None:
                 actions.append(begun)
                 under_way[state.rules.topic] += 1
-                # To the end of the line, so that every partition gets its turn at the slots.
+                # To the end of the queue, so that all partitions get their turn at the slots.
                 self._states[state.key] = self._states.pop(state.key)
 
 
@@ -216,7 +217,7 @@ def _apply_backpressure(state: PartitionState, now: float) -> PausePartition | R
     if not state.paused and (level == "over" or pause_due):
         state.paused = True
         return PausePartition(partition=state.key)
-    if state.paused and level == "hungry":
+    if state.paused and level == "low":
         state.paused = False
         return ResumePartition(partition=state.key)
     return None

@@ -11,13 +11,13 @@ class TimeReport:
     running_seconds: float
     """Since the start."""
     poll_seconds: float
-    """In the Kafka client: waiting for records and taking them over."""
+    """In the Kafka client: waiting for records and reading them."""
     handler_seconds: float
-    """In handlers, those that run side by side added up."""
+    """In handlers; those that run at the same time are added up."""
     retries_seconds: float
     """Sending failed messages to retry topics and dead letters, and finding the messages that wait for them."""
     wait_seconds: float
-    """Batches that stood ready: for a slot, or for Kafka to take down where they end."""
+    """Batches that were ready and waited for a slot or for the commit of their end."""
     backoff_seconds: float
     """Batches that waited for their next attempt."""
     records: int

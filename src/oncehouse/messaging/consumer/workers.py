@@ -1,7 +1,7 @@
-"""Where handlers run: plain ones in threads, async ones in an event loop. A handler that raises anything only fails.
+"""Runs handlers: plain ones in threads, async ones in an event loop. Any exception of a handler is a failed attempt.
 
-Threads are made as they are needed and are daemons: one that never comes back costs itself, neither the consumer nor
-the end of the process. Nobody can stop a thread; an async handler is cancelled, and told so by CancelledError.
+Threads are started as needed and are daemons: one that never returns blocks neither the consumer nor the end of the
+process. Threads cannot be stopped; async handlers are cancelled by CancelledError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(kw_only=True)
 class CancelFlag:
-    """Apart from the job: a batch that held its job would be a cycle, and its records free only by the collector."""
+    """Separate from the job: a batch that refers to its job would be a cycle, freed only by the garbage collector."""
 
     is_set: bool = False
 
@@ -33,7 +33,7 @@ class HandlerJob:
     handler: Callable[[Batch], Any]
     batch: Batch
     done: Done
-    """Called once, from any thread, with what the handler raised."""
+    """Called once, from any thread, with the handler's exception or None."""
     flag: CancelFlag
 
     @property
@@ -45,14 +45,14 @@ class Workers(Protocol):
     def start(self, job: HandlerJob) -> None: ...
 
     def cancel(self, job: HandlerJob) -> None:
-        """Nobody waits for it any more. `done` may still be called."""
+        """Its result is no longer needed. `done` may still be called."""
         ...
 
     def close(self) -> None: ...
 
 
 class ThreadExecutor:
-    """Daemon threads for short or long errands, as many as are needed at once; idle ones are used again."""
+    """Daemon threads, as many as are needed at once; idle ones are reused."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -73,7 +73,7 @@ class ThreadExecutor:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             task()
-            # Not held through the next wait, where it would keep the records of a batch alive.
+            # Not kept during the next wait, where it would keep the records of a batch alive.
             del task
             with self._lock:
                 self._idle += 1
@@ -99,7 +99,7 @@ class ThreadWorkers:
 
 
 def run_plain(job: HandlerJob) -> None:
-    if job.cancelled:  # while it waited for its thread
+    if job.cancelled:  # while it waited for a thread
         return
     try:
         job.handler(job.batch)
@@ -151,7 +151,7 @@ class LoopWorkers:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        # A handler that swallows its cancellation is left behind with the loop.
+        # A handler that ignores its cancellation is abandoned with the loop.
         await asyncio.wait(tasks, timeout=1.0) if tasks else None
         await self._loop.shutdown_asyncgens()
 
@@ -159,7 +159,7 @@ class LoopWorkers:
 async def _run_async(job: HandlerJob) -> None:
     try:
         await job.handler(job.batch)
-    except BaseException as error:  # noqa: BLE001 - anything that goes on from here would end the loop
+    except BaseException as error:  # noqa: BLE001 - an exception that leaves the task would end the loop
         job.done(error)
     else:
         job.done(None)

@@ -1,12 +1,12 @@
-"""`@inbox.once` in Django: the same memory as `Inbox.once`, through Django's own connection and transactions.
+"""`@inbox.once` in Django: as `Inbox.once`, through Django's own connection and transactions.
 
     from oncehouse.messaging.django import inbox
 
     @inbox.once(consumer="billing", keep="7d")
     def bill(message): ...
 
-A call is one `transaction.atomic`, a savepoint inside an outer one: what is remembered and what the handler wrote
-commit together or not at all.
+A call is one `transaction.atomic`, a savepoint inside an outer one: the stored ids and the handler's writes commit
+together or not at all.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
 from oncehouse.messaging.django.models import SeenRow
 from oncehouse.messaging.inbox.expiry import BATCH_ROWS, expiring_ids
+from oncehouse.messaging.inbox.handled_ids import build_insert
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_consumer, check_keep, check_sources
-from oncehouse.messaging.inbox.once import Counter, Counts, delivery_of
-from oncehouse.messaging.inbox.seen_ids import remembering
+from oncehouse.messaging.inbox.once import InboxCounter, InboxCounts, make_delivery
 from oncehouse.messaging.message import Message
 
 __all__ = ["clean_up", "counts", "once"]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
-_counter = Counter()
+_counter = InboxCounter()
 
 
 def once(
@@ -41,8 +41,8 @@ def once(
 ) -> Callable[[HandlerT], HandlerT]:
     """Wrap a handler `(message)` or `(messages)` that writes through Django to the database `using`.
 
-    Without `using` the routers are asked, as they are for models. `keep` is for how long ids are remembered: longer
-    than a message can come again. `sources` names topics whose ids are those of another topic.
+    Without `using` the routers decide, as for models. `keep` is how long ids are stored: longer than a message can be
+    repeated. `sources` maps topics to the topic whose ids they share.
     """
     check_consumer(consumer)
     keep_seconds = check_keep(keep)
@@ -52,19 +52,19 @@ def once(
     def decorate(handler: HandlerT) -> HandlerT:
         if inspect.iscoroutinefunction(handler):
             raise ConfigurationError(
-                f"Inbox of {consumer}: Django's transactions are for plain functions; write a plain handler, and call "
-                "it by sync_to_async where that is needed"
+                f"Inbox of {consumer}: Django's transactions need plain functions; write a plain handler, and call "
+                "it by sync_to_async if needed"
             )
 
         @functools.wraps(handler)
-        def run(given: Message | Iterable[Message]) -> Any:
-            delivery, alias = delivery_of(given, sources), using or router.db_for_write(SeenRow)
+        def run(messages: Message | Iterable[Message]) -> Any:
+            delivery, alias = make_delivery(messages, sources), using or router.db_for_write(SeenRow)
             if not delivery.messages:
                 return None
             with transaction.atomic(using=alias):
                 ids = _execute(
                     alias,
-                    lambda vendor: remembering(vendor, consumer, delivery.ids, keep_seconds),
+                    lambda vendor: build_insert(vendor, consumer, delivery.ids, keep_seconds),
                     fetch=True,
                 )
                 fresh = delivery.fresh({row[0] for row in ids})
@@ -77,13 +77,13 @@ def once(
     return decorate
 
 
-def counts() -> dict[str, Counts]:
+def counts() -> dict[str, InboxCounts]:
     """By consumer, since this process started."""
     return _counter.read()
 
 
 def clean_up(*, using: str | None = None, batch_rows: int = BATCH_ROWS) -> int:
-    """Forget ids whose time is over, in batches that are transactions of their own; tells how many."""
+    """Delete expired ids, in batches that are transactions of their own; returns how many."""
     alias = using or router.db_for_write(SeenRow)
     total = 0
     while True:
@@ -95,7 +95,7 @@ def clean_up(*, using: str | None = None, batch_rows: int = BATCH_ROWS) -> int:
 
 
 def _execute(alias: str, make: Callable[[str], tuple[Any, dict[str, Any]]], *, fetch: bool) -> Any:
-    """Run a statement of SQLAlchemy's on Django's connection; its rows, or how many it touched."""
+    """Run an SQLAlchemy statement on Django's connection; returns its rows, or the number of changed rows."""
     connection = connections[alias]
     vendor = check_dialect(connection.vendor)
     dialect: Any = postgresql.dialect if vendor == "postgresql" else sqlite.dialect
@@ -109,7 +109,7 @@ def _execute(alias: str, make: Callable[[str], tuple[Any, dict[str, Any]]], *, f
         cause = error.__cause__
         if getattr(cause, "sqlstate", None) == "42P01" or "no such table" in str(cause):
             raise ConfigurationError(
-                "There is no table oncehouse_inbox_seen in this database. `python manage.py migrate` makes it once "
-                "oncehouse.messaging.django is among INSTALLED_APPS; nothing was written."
+                "There is no table oncehouse_inbox_seen in this database. `python manage.py migrate` creates it once "
+                "oncehouse.messaging.django is in INSTALLED_APPS; nothing was written."
             ) from error
         raise

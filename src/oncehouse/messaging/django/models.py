@@ -1,5 +1,5 @@
-"""The tables as models, to look at in queries and the admin. Messages are added by `outbox.add` and remembered by
-`inbox.once`, never here: buckets, ids and times are made there."""
+"""The tables as models, for queries and the admin. Rows are written by `outbox.add` and `inbox.once`, never by models:
+those compute buckets, ids and times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OutboxRow(models.Model):
     sent_offset = models.BigIntegerField(null=True)
 
     class Meta:
-        # The table is made by the app's first migration with the relay's own statements.
+        # Created by the app's first migration with the relay's own statements.
         managed = False
         db_table = DEFAULT_TABLE
 

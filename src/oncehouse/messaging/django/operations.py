@@ -1,4 +1,4 @@
-"""The operations of the migrations. `sqlmigrate` shows their statements as it does those of others."""
+"""The operations of the migrations. `sqlmigrate` shows their statements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db.migrations.operations.base import Operation
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.inbox.tables import ddl, inbox, seen
+from oncehouse.messaging.inbox.tables import ddl, handled_ids, inbox
 from oncehouse.messaging.outbox.outbox import Outbox
 
 
@@ -17,23 +17,23 @@ class CreateOutbox(Operation):
     reversible = True
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """The model is told by an operation of its own."""
+        """The model's state has an operation of its own."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
-        if not _is_meant(app_label, schema_editor, "outboxrow"):
+        if not _is_allowed(app_label, schema_editor, "outboxrow"):
             return
         vendor = schema_editor.connection.vendor
         if vendor not in {"postgresql", "sqlite"}:
             raise ConfigurationError(
-                f"The outbox cannot be made in {vendor}: it is for PostgreSQL, and for SQLite in tests. Keep the app "
-                "away from this database by a router."
+                f"The outbox cannot be created in {vendor}: it needs PostgreSQL, or SQLite in tests. Exclude the app "
+                "from this database by a router."
             )
         for statement in Outbox().ddl(vendor):
-            # Without parameters nothing in a statement is taken for a place to put one.
+            # Without parameters no character of the statement is taken for a placeholder.
             schema_editor.execute(statement, params=None)
 
     def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
-        if not _is_meant(app_label, schema_editor, "outboxrow"):
+        if not _is_allowed(app_label, schema_editor, "outboxrow"):
             return
         table = schema_editor.quote_name(Outbox().table.name)
         schema_editor.execute(f"DROP TABLE IF EXISTS {table}", params=None)
@@ -50,18 +50,18 @@ class CreateInbox(Operation):
     reversible = True
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """The model is told by an operation of its own."""
+        """The model's state has an operation of its own."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
-        if _is_meant(app_label, schema_editor, "seenrow"):
+        if _is_allowed(app_label, schema_editor, "seenrow"):
             dialect = postgresql if schema_editor.connection.vendor == "postgresql" else sqlite
             for statement in ddl(dialect.dialect()):
                 schema_editor.execute(statement, params=None)
 
     def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
-        if _is_meant(app_label, schema_editor, "seenrow"):
-            # The tables of leases are the outbox's too and stay.
-            for table in (seen, inbox):
+        if _is_allowed(app_label, schema_editor, "seenrow"):
+            # The tables of leases belong to the outbox, too, and stay.
+            for table in (handled_ids, inbox):
                 schema_editor.execute(
                     f"DROP TABLE IF EXISTS {schema_editor.quote_name(table.name)}", params=None
                 )
@@ -70,7 +70,7 @@ class CreateInbox(Operation):
         return "Create the tables of the inbox"
 
 
-def _is_meant(app_label: str, schema_editor: Any, model: str) -> bool:
+def _is_allowed(app_label: str, schema_editor: Any, model: str) -> bool:
     from django.db import router
 
     return bool(router.allow_migrate(schema_editor.connection.alias, app_label, model_name=model))

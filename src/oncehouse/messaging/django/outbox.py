@@ -1,7 +1,7 @@
 """`outbox.add` in Django's transactions: the same rows as `Outbox.add` writes, through Django's own connection.
 
-Outside of `transaction.atomic` every statement commits at once, and a message would be sent although what it tells of
-may still fail: that is refused unless the caller says that it is meant.
+Outside of `transaction.atomic` every statement commits at once, and a message would be sent even if the change that it
+announces fails: that is refused unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add(
 ) -> UUID:
     """Have one message sent once the transaction of this database commits; returns its id.
 
-    `using` names the database; else the routers are asked, as they are for models.
+    `using` names the database; else the routers decide, as for models.
     Raises ConfigurationError for what cannot be sent, and outside of a transaction unless `without_transaction`.
     """
     message = OutboxMessage(topic=topic, key=key, value=value, headers=headers)
@@ -55,14 +55,14 @@ def add_many(
     without_transaction: bool = False,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> list[UUID]:
-    """As `add`, for several at once: all of them are written, or none and the first that cannot be is told."""
+    """As `add`, for several messages: all are written, or none, with an error for the first invalid one."""
     alias = using or router.db_for_write(OutboxRow)
     connection = connections[alias]
     if not without_transaction and not connection.in_atomic_block and connection.get_autocommit():
         raise ConfigurationError(
             f"outbox.add was called outside of a transaction of the database {alias!r}: the message would be sent even "
-            "if what it tells of is never written. Use `with transaction.atomic(using=…)`, or say "
-            "without_transaction=True if that is what you mean. Nothing was written."
+            "if the change that it announces is never written. Use `with transaction.atomic(using=…)`, or pass "
+            "without_transaction=True if you mean that. Nothing was written."
         )
     rows = make_rows(messages, max_bytes=max_bytes)
     if rows:
@@ -72,9 +72,9 @@ def add_many(
 
 def _insert(connection: Any, rows: list[NewRow]) -> None:
     quote = connection.ops.quote_name
-    fields = [OutboxRow._meta.get_field(name) for name in _COLUMNS]  # noqa: SLF001 - Django's public door to a model
+    fields = [OutboxRow._meta.get_field(name) for name in _COLUMNS]  # noqa: SLF001 - Django's public API of a model
     columns, places = ", ".join(map(quote, _COLUMNS)), ", ".join(["%s"] * len(_COLUMNS))
-    # Not by the model: what the database itself fills in (number, time) would have to be named there.
+    # Not by the model: it would have to name the columns that the database fills in (number, time).
     statement = f"INSERT INTO {quote(OutboxRow._meta.db_table)} ({columns}) VALUES ({places})"  # noqa: S608, SLF001 - quoted
     try:
         with connection.cursor() as cursor:
@@ -89,7 +89,7 @@ def _insert(connection: Any, rows: list[NewRow]) -> None:
         cause = error.__cause__
         if getattr(cause, "sqlstate", None) == "42P01" or "no such table" in str(cause):
             raise ConfigurationError(
-                f"There is no table {OutboxRow._meta.db_table} in this database. `python manage.py migrate` makes it "  # noqa: SLF001
-                "once oncehouse.messaging.django is among INSTALLED_APPS; nothing was written."
+                f"There is no table {OutboxRow._meta.db_table} in this database. `python manage.py migrate` creates it "  # noqa: SLF001
+                "once oncehouse.messaging.django is in INSTALLED_APPS; nothing was written."
             ) from error
         raise

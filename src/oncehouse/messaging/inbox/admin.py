@@ -1,6 +1,6 @@
-"""Stored inboxes as a person looks at them, and a person's hand on single messages: tried again, or dropped.
+"""Status of stored inboxes, and changes to single messages by an administrator: retry or drop.
 
-A change by hand waits for a handler that is at the message, and then finds it settled and leaves it alone.
+A change waits for a handler that is processing the message, then finds the message settled and leaves it alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import read_members
 from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.rows import message_of
-from oncehouse.messaging.inbox.tables import State, inbox, lease_tables, seen
+from oncehouse.messaging.inbox.tables import InboxState, handled_ids, inbox, lease_tables
 from oncehouse.messaging.message import Message
 
 
@@ -25,13 +25,13 @@ class InboxStatus:
     inbox: str
     waiting: int
     failing: int
-    """Of those waiting: tried in vain so far, to be tried again."""
+    """Waiting messages whose attempts have failed so far."""
     parked: int
     done: int
-    """Finished and not yet forgotten."""
+    """Finished and not yet deleted."""
     dropped: int
     oldest_seconds: float | None
-    """For how long the oldest waiting message has been waiting."""
+    """Age of the oldest waiting message."""
     workers: tuple[str, ...]
 
 
@@ -43,11 +43,11 @@ class ConsumerStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class InboxEntry:
     sequence: int
     inbox: str
     message_id: str
-    state: State
+    state: InboxState
     attempts: int
     received_at: float
     settled_at: float | None
@@ -58,15 +58,15 @@ class Entry:
 
 def read_inboxes(connection: Connection) -> list[InboxStatus]:
     columns = inbox.c
-    waiting, error = columns.state == State.WAITING, columns.error.is_not(None)
+    waiting, error = columns.state == InboxState.WAITING, columns.error.is_not(None)
     rows = connection.execute(
         select(
             columns.inbox,
             _count(waiting).label("waiting"),
             _count(waiting & error).label("failing"),
-            _count(columns.state == State.PARKED).label("parked"),
-            _count(columns.state == State.DONE).label("done"),
-            _count(columns.state == State.DROPPED).label("dropped"),
+            _count(columns.state == InboxState.PARKED).label("parked"),
+            _count(columns.state == InboxState.DONE).label("done"),
+            _count(columns.state == InboxState.DROPPED).label("dropped"),
             (DatabaseClock() - func.min(columns.received_at).filter(waiting)).label("oldest_seconds"),
         )
         .group_by(columns.inbox)
@@ -87,46 +87,46 @@ def _workers(connection: Connection, name: str) -> tuple[str, ...]:
 def read_consumers(connection: Connection) -> list[ConsumerStatus]:
     rows = connection.execute(
         select(
-            seen.c.consumer,
+            handled_ids.c.consumer,
             func.count().label("ids"),
-            (DatabaseClock() - func.min(seen.c.seen_at)).label("oldest"),
+            (DatabaseClock() - func.min(handled_ids.c.seen_at)).label("oldest"),
         )
-        .group_by(seen.c.consumer)
-        .order_by(seen.c.consumer)
+        .group_by(handled_ids.c.consumer)
+        .order_by(handled_ids.c.consumer)
     )
     return [ConsumerStatus(consumer=row.consumer, ids=row.ids, oldest_seconds=row.oldest) for row in rows]
 
 
 def list_entries(
-    connection: Connection, *, name: str | None, states: Collection[State], after: int, limit: int
-) -> list[Entry]:
-    """In order of arrival, from behind `after` on."""
-    asked = select(inbox).where(inbox.c.sequence > after, inbox.c.state.in_(sorted(states)))
+    connection: Connection, *, name: str | None, states: Collection[InboxState], after: int, limit: int
+) -> list[InboxEntry]:
+    """In order of arrival, beginning after the sequence `after`."""
+    query = select(inbox).where(inbox.c.sequence > after, inbox.c.state.in_(sorted(states)))
     if name is not None:
-        asked = asked.where(inbox.c.inbox == name)
-    return [_entry(row) for row in connection.execute(asked.order_by(inbox.c.sequence).limit(limit))]
+        query = query.where(inbox.c.inbox == name)
+    return [_entry(row) for row in connection.execute(query.order_by(inbox.c.sequence).limit(limit))]
 
 
-def find_entries(connection: Connection, message_id: str, *, name: str | None) -> list[Entry]:
-    """Messages of this id, as `list` shows it or as their producers call them; of every inbox, unless one is named."""
+def find_entries(connection: Connection, message_id: str, *, name: str | None) -> list[InboxEntry]:
+    """Messages with this id, as `list` shows it or as their producers set it; of all inboxes unless one is named."""
 
-    def find(which: ColumnElement[bool]) -> list[Entry]:
-        asked = select(inbox).where(which)
+    def find(which: ColumnElement[bool]) -> list[InboxEntry]:
+        query = select(inbox).where(which)
         if name is not None:
-            asked = asked.where(inbox.c.inbox == name)
-        return [_entry(row) for row in connection.execute(asked.order_by(inbox.c.sequence))]
+            query = query.where(inbox.c.inbox == name)
+        return [_entry(row) for row in connection.execute(query.order_by(inbox.c.sequence))]
 
     exact = find(inbox.c.message_id == message_id)
-    # No index helps to find what a producer calls a message; only a person asks for it.
+    # No index supports the search by the producer's id; only administrators use it.
     return exact or [one for one in find(_ends_with(message_id)) if plain_id(one.message_id) == message_id]
 
 
-def _entry(row: Row[Any]) -> Entry:
-    return Entry(
+def _entry(row: Row[Any]) -> InboxEntry:
+    return InboxEntry(
         sequence=row.sequence,
         inbox=row.inbox,
         message_id=row.message_id,
-        state=State(row.state),
+        state=InboxState(row.state),
         attempts=row.attempts,
         received_at=row.received_at,
         settled_at=row.settled_at,
@@ -137,30 +137,30 @@ def _entry(row: Row[Any]) -> Entry:
 
 
 def retry_entries(connection: Connection, name: str, ids: Sequence[str] | None) -> list[str]:
-    """Let parked and failing messages be tried at once, counted from nothing; all of the inbox where no ids are given.
+    """Retry parked and failing messages at once, with attempts counted from 0; all of the inbox without ids.
 
-    Gives the ids that this was done to. A message keeps its place: it comes before those of its key that wait.
+    Returns the changed ids. A message keeps its place before later ones of its key.
     """
-    troubled = or_(inbox.c.state == State.PARKED, inbox.c.error.is_not(None))
+    retryable = or_(inbox.c.state == InboxState.PARKED, inbox.c.error.is_not(None))
     changes = {
-        "state": State.WAITING,
+        "state": InboxState.WAITING,
         "attempts": 0,
         "answered": 0,
         "held_until": null(),
         "settled_at": null(),
     }
-    return _change(connection, name, ids, troubled, changes)
+    return _change(connection, name, ids, retryable, changes)
 
 
 def drop_entries(
     connection: Connection, name: str, ids: Sequence[str] | None, *, keep_seconds: float
 ) -> list[str]:
-    """Never handle these parked messages. They stay known until their time is over, so that repeats are skipped."""
+    """Never handle these parked messages. They are kept until they expire, so that repeats are skipped."""
     now = DatabaseClock()
     changes = {
-        "state": State.DROPPED, "settled_at": now, "keep_until": now + keep_seconds, "held_until": null()
+        "state": InboxState.DROPPED, "settled_at": now, "keep_until": now + keep_seconds, "held_until": null()
     }  # fmt: skip
-    return _change(connection, name, ids, inbox.c.state == State.PARKED, changes)
+    return _change(connection, name, ids, inbox.c.state == InboxState.PARKED, changes)
 
 
 def _change(
@@ -170,7 +170,7 @@ def _change(
     which: ColumnElement[bool],
     changes: dict[str, Any],
 ) -> list[str]:
-    mine = and_(inbox.c.inbox == name, inbox.c.state.in_([State.WAITING, State.PARKED]), which)
+    mine = and_(inbox.c.inbox == name, inbox.c.state.in_([InboxState.WAITING, InboxState.PARKED]), which)
     wanted = None if ids is None else {_resolve(connection, mine, one) for one in ids}
     statement = update(inbox).where(mine)
     if wanted is not None:
@@ -186,7 +186,7 @@ def _change(
 
 
 def _resolve(connection: Connection, mine: ColumnElement[bool], given: str) -> str:
-    """The id as it is written down, of the one message that is meant by this id."""
+    """The stored id of the one message that this id means."""
     rows = select(inbox.c.message_id).where(mine)
     if connection.execute(rows.where(inbox.c.message_id == given)).first() is not None:
         return given
@@ -194,7 +194,7 @@ def _resolve(connection: Connection, mine: ColumnElement[bool], given: str) -> s
     found = sorted(one for one in similar if plain_id(one) == given)
     if len(found) > 1:
         raise ConfigurationError(
-            f"{given!a} is the id of several messages, so nothing was changed; write one of {', '.join(found)}"
+            f"{given!a} is the id of several messages, so nothing was changed; use one of {', '.join(found)}"
         )
     return found[0] if found else given
 

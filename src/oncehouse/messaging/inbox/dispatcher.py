@@ -1,8 +1,8 @@
-"""One turn of a worker: leases tended, outcomes written down, messages read, and what to begin next.
+"""One turn of a worker: renew leases, store outcomes, read messages, and choose what to begin next.
 
-Both shells (threads, asyncio) call `turn` again and again from one place at a time and run what it gives them; which
-message may run is decided by `queues.py`, what is written by `taking.py`. A database that is away shows as
-TransientError; whatever was not written down yet is kept for the next turn.
+Both loops of `worker` (threads, asyncio) call `turn` repeatedly, one call at a time, and run the messages it returns.
+`key_queues` decides which message may run, `row_updates` writes to the table. An unavailable database raises
+TransientError; outcomes that were not stored yet are kept for the next turn.
 """
 
 from __future__ import annotations
@@ -22,21 +22,28 @@ from oncehouse.messaging.inbox.expiry import expire_ids, expire_messages
 from oncehouse.messaging.inbox.ids import BUCKETS
 from oncehouse.messaging.inbox.key_queues import KeyQueues
 from oncehouse.messaging.inbox.row_updates import mark_begun, read_waiting, record_answer, record_failure
-from oncehouse.messaging.inbox.tables import ABSENT, State, inbox, lease_tables
-from oncehouse.messaging.inbox.types import Done, Failed, Outcome, Waiting, Withdrawn, WorkerSettings
+from oncehouse.messaging.inbox.tables import ABSENT, InboxState, inbox, lease_tables
+from oncehouse.messaging.inbox.types import (
+    AttemptFailed,
+    AttemptOutcome,
+    AttemptSucceeded,
+    AttemptWithdrawn,
+    PendingMessage,
+    WorkerSettings,
+)
 
 _FIRST_POLL_SECONDS = 0.02
-_CLEANING_SECONDS = 60.0
-_DIED = "The worker ended while it handled this message, {attempts} times; the handler may crash the process."
+_EXPIRY_SECONDS = 60.0
+_DIED = "The worker died while it handled this message, {attempts} times; the handler may crash the process."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    begin: tuple[Waiting, ...]
+    begin: tuple[PendingMessage, ...]
     wait_seconds: float
-    """When the next turn is due if nothing ends earlier."""
+    """When the next turn is due unless an attempt ends earlier."""
     idle: bool
-    """Nothing runs and nothing was there to be begun."""
+    """No attempt runs, and no message was due."""
 
 
 @dataclass(kw_only=True)
@@ -72,89 +79,89 @@ class Dispatcher:
         )
         self._queues = KeyQueues(max_attempts=settings.max_attempts)
         self._share: Share | None = None
-        self._tend_at = 0.0
+        self._renew_at = 0.0
         self._read_at = 0.0
-        self._clean_at = 0.0
+        self._expire_at = 0.0
         self._poll_seconds = _FIRST_POLL_SECONDS
-        self._resting: dict[int, float] = {}
-        self._unwritten: list[Failed | Withdrawn] = []
+        self._delayed_keys: dict[int, float] = {}
+        self._unwritten: list[AttemptFailed | AttemptWithdrawn] = []
 
-    def turn(self, ended: Sequence[Outcome]) -> Turn:
-        self._take(ended)
-        self._write_ends()
-        self._tend()
+    def turn(self, ended: Sequence[AttemptOutcome]) -> Turn:
+        self._accept_outcomes(ended)
+        self._write_outcomes()
+        self._renew_leases()
         empty = self._read()
-        begun = self._choose()
+        begun = self._begin_next()
         return Turn(
             begin=begun,
             wait_seconds=self._wait_seconds(),
             idle=empty and not (begun or self._queues.running or self._queues.ready),
         )
 
-    def drain(self, ended: Sequence[Outcome]) -> bool:
-        """A turn that begins nothing. True when all that was begun has ended."""
-        self._take(ended)
-        self._write_ends()
+    def drain(self, ended: Sequence[AttemptOutcome]) -> bool:
+        """A turn that begins no attempt. True once all running attempts have ended."""
+        self._accept_outcomes(ended)
+        self._write_outcomes()
         self._queues.keep_only(())
         if self._queues.running:
-            self._tend()
+            self._renew_leases()
         return not self._queues.running
 
     def leave(self) -> None:
-        """Give the buckets back, so that others need not wait for the leases to run out."""
+        """Release the buckets, so that other workers need not wait for the leases to expire."""
         if self._share is not None:
             self._leases.leave(self._share.tokens)
 
-    def fence(self, connection: Connection, row: Waiting) -> None:
-        """Raises FencedError unless the message's bucket is ours until the transaction ends."""
+    def fence(self, connection: Connection, row: PendingMessage) -> None:
+        """Lock the message's bucket until the transaction ends; raises FencedError if another worker holds it."""
         share = self._share
         if share is None or row.bucket not in share.tokens:
             raise FencedError(
-                f"inbox:{self._name}: bucket {row.bucket} is no longer ours. Nothing was written."
+                f"inbox:{self._name}: bucket {row.bucket} belongs to another worker by now. Nothing was written."
             )
         self._leases.fence(connection, {row.bucket: share.tokens[row.bucket]})
 
-    def _take(self, ended: Sequence[Outcome]) -> None:
+    def _accept_outcomes(self, ended: Sequence[AttemptOutcome]) -> None:
         for outcome in ended:
             self._queues.end(outcome)
             match outcome:
-                case Done():
+                case AttemptSucceeded():
                     self.counts.done += 1
-                case Failed():
+                case AttemptFailed():
                     self._unwritten.append(outcome)
-                    self._rest(outcome.waiting.key_hash)
-                case Withdrawn():
+                    self._delay_key(outcome.waiting.key_hash)
+                case AttemptWithdrawn():
                     self.counts.withdrawn += 1
-                    self._rest(outcome.waiting.key_hash)
+                    self._delay_key(outcome.waiting.key_hash)
                     if outcome.begun:
                         self._unwritten.append(outcome)
 
-    def _rest(self, key_hash: int) -> None:
-        # A failed message must not be read again before its failure is written down.
-        self._resting[key_hash] = time.monotonic() + self._settings.rest_seconds
+    def _delay_key(self, key_hash: int) -> None:
+        # A failed message must not be read again before its failure is stored.
+        self._delayed_keys[key_hash] = time.monotonic() + self._settings.rest_seconds
 
-    def _write_ends(self) -> None:
+    def _write_outcomes(self) -> None:
         while self._unwritten:
             ended = self._unwritten[0]
-            with self._transaction("writing down how an attempt ended") as connection:
-                if isinstance(ended, Withdrawn):
-                    # Nobody died of it, whatever kept it from being done.
+            with self._transaction("storing the outcome of an attempt") as connection:
+                if isinstance(ended, AttemptWithdrawn):
+                    # The worker did not die, whatever the reason.
                     record_answer(connection, ended.waiting)
                 else:
                     state = record_failure(connection, ended, self._settings, chance=self._chance())
             del self._unwritten[0]
-            if isinstance(ended, Failed):
-                self._resting.pop(ended.waiting.key_hash, None)
+            if isinstance(ended, AttemptFailed):
+                self._delayed_keys.pop(ended.waiting.key_hash, None)
                 self.counts.failed += 1
-                self.counts.parked += state is State.PARKED
+                self.counts.parked += state is InboxState.PARKED
 
-    def _tend(self) -> None:
-        if time.monotonic() < self._tend_at:
+    def _renew_leases(self) -> None:
+        if time.monotonic() < self._renew_at:
             return
         if self._share is None:
-            with self._look("looking for its table") as connection:
+            with self._read_connection("looking for its table") as connection:
                 connection.execute(select(inbox.c.sequence).limit(1))
-        share = self._leases.tend()
+        share = self._leases.renew()
         busy = {row.bucket for row in self._queues.running}
         spare = {bucket: share.tokens[bucket] for bucket in share.surplus - busy}
         self._leases.release(spare)
@@ -164,29 +171,29 @@ class Dispatcher:
             members=share.members,
             valid_until=share.valid_until,
         )
-        self._tend_at = time.monotonic() + self._settings.lease_seconds / 3
-        self._queues.keep_only(self._ours())
-        self._clean()
+        self._renew_at = time.monotonic() + self._settings.lease_seconds / 3
+        self._queues.keep_only(self._usable_buckets())
+        self._expire()
 
-    def _ours(self) -> set[int]:
-        """Buckets in which something may be begun now."""
+    def _usable_buckets(self) -> set[int]:
+        """Buckets in which an attempt may begin now."""
         share = self._share
         if share is None or time.monotonic() > share.valid_until:
             return set()
         return set(share.tokens) - share.surplus
 
     def _read(self) -> bool:
-        """True when the table was asked and had nothing for us."""
-        now, ours = time.monotonic(), self._ours()
+        """True if the table was read and had no due message."""
+        now, ours = time.monotonic(), self._usable_buckets()
         if not ours or self._queues.ready >= self._settings.concurrency or now < self._read_at:
             return False
-        self._resting = {key: until for key, until in self._resting.items() if until > now}
-        with self._look("reading messages") as connection:
+        self._delayed_keys = {key: until for key, until in self._delayed_keys.items() if until > now}
+        with self._read_connection("reading messages") as connection:
             found = read_waiting(
                 connection,
                 self._name,
                 buckets=ours,
-                without_keys=self._queues.keys | self._resting.keys(),
+                without_keys=self._queues.keys | self._delayed_keys.keys(),
                 limit=self._settings.concurrency * 16,
             )
         self._queues.add(found)
@@ -195,14 +202,15 @@ class Dispatcher:
         else:
             self._poll_seconds = min(self._poll_seconds * 2, self._settings.poll_seconds)
             self._read_at = time.monotonic() + self._poll_seconds
-        return not (found or self._resting)
+        return not (found or self._delayed_keys)
 
-    def _choose(self) -> tuple[Waiting, ...]:
-        if not self._ours():
+    def _begin_next(self) -> tuple[PendingMessage, ...]:
+        if not self._usable_buckets():
             return ()
         choice = self._queues.choose(self._settings.concurrency - len(self._queues.running))
         died = [
-            Failed(waiting=row, error=_DIED.format(attempts=row.attempts), final=True) for row in choice.park
+            AttemptFailed(waiting=row, error=_DIED.format(attempts=row.attempts), final=True)
+            for row in choice.park
         ]
         try:
             begun = self._mark(choice.run)
@@ -211,17 +219,17 @@ class Dispatcher:
             raise
         finally:
             refused = [
-                Withdrawn(waiting=row, reason="held", begun=False)
+                AttemptWithdrawn(waiting=row, reason="held", begun=False)
                 for row in choice.run
                 if row.sequence not in begun
             ]
-            self._take([*died, *refused])
-        self._write_ends()
+            self._accept_outcomes([*died, *refused])
+        self._write_outcomes()
         return tuple(
             replace(row, attempts=begun[row.sequence]) for row in choice.run if row.sequence in begun
         )
 
-    def _mark(self, rows: Sequence[Waiting]) -> dict[int, int]:
+    def _mark(self, rows: Sequence[PendingMessage]) -> dict[int, int]:
         if not rows:
             return {}
         with self._transaction("beginning messages") as connection:
@@ -229,18 +237,22 @@ class Dispatcher:
 
     def _wait_seconds(self) -> float:
         now = time.monotonic()
-        if len(self._queues.running) < self._settings.concurrency and self._read_at <= now and self._ours():
+        if (
+            len(self._queues.running) < self._settings.concurrency
+            and self._read_at <= now
+            and self._usable_buckets()
+        ):
             return 0.0
-        return max(0.0, min(self._poll_seconds, self._tend_at - now))
+        return max(0.0, min(self._poll_seconds, self._renew_at - now))
 
-    def _clean(self) -> None:
-        if time.monotonic() >= self._clean_at:
-            self._clean_at = time.monotonic() + _CLEANING_SECONDS
+    def _expire(self) -> None:
+        if time.monotonic() >= self._expire_at:
+            self._expire_at = time.monotonic() + _EXPIRY_SECONDS
             for expire in (expire_ids, expire_messages):
                 with self._transaction("cleaning up") as connection:
                     expire(connection)
 
-    def _look(self, doing: str) -> AbstractContextManager[Connection]:
+    def _read_connection(self, doing: str) -> AbstractContextManager[Connection]:
         return reading(self._engine, f"Inbox {self._name}: {doing}", absent=ABSENT)
 
     def _transaction(self, doing: str) -> AbstractContextManager[Connection]:

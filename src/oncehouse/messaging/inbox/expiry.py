@@ -1,7 +1,7 @@
-"""What the inbox may forget: ids and finished messages whose time is over, in batches of bounded size.
+"""Deletes expired ids and finished messages, in batches of bounded size.
 
-Each row says until when it is kept, so nothing younger is ever touched, whoever cleans up and whatever they were told.
-A batch is a transaction of its own: other writers wait for it at most as long as it takes.
+Each row stores until when it is kept, so no process can delete it earlier, whatever its settings. Each batch is a
+transaction of its own: other writers wait for one batch at most.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Delete, Engine, delete, select, tuple_
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import transact, wrapped_errors
-from oncehouse.messaging.inbox.tables import ABSENT, inbox, seen
+from oncehouse.messaging.inbox.tables import ABSENT, handled_ids, inbox
 
 BATCH_ROWS = 5_000
 
@@ -21,7 +21,7 @@ BATCH_ROWS = 5_000
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
     ids: int
-    """Message ids that were forgotten."""
+    """Message ids that were deleted."""
     messages: int
     """Finished messages of stored inboxes that were deleted."""
 
@@ -32,20 +32,20 @@ def expire_ids(connection: Connection, rows: int = BATCH_ROWS) -> int:
 
 
 def expiring_ids(rows: int) -> Delete:
-    """The statement behind `expire_ids`, for those who have a cursor and no SQLAlchemy."""
-    identity = (seen.c.consumer, seen.c.message_id)
+    """The statement of `expire_ids`, for callers that have a cursor and no SQLAlchemy connection."""
+    identity = (handled_ids.c.consumer, handled_ids.c.message_id)
     old = (
         select(*identity)
-        .where(seen.c.keep_until < DatabaseClock())
-        .order_by(seen.c.keep_until)
+        .where(handled_ids.c.keep_until < DatabaseClock())
+        .order_by(handled_ids.c.keep_until)
         .limit(rows)
         .with_for_update(skip_locked=True)
     )
-    return delete(seen).where(tuple_(*identity).in_(old))
+    return delete(handled_ids).where(tuple_(*identity).in_(old))
 
 
 def expire_messages(connection: Connection, rows: int = BATCH_ROWS) -> int:
-    """Only what is done or dropped says until when it is kept; what waits or is parked never does."""
+    """Only done and dropped messages have an expiry time; waiting and parked ones never have."""
     old = (
         select(inbox.c.sequence)
         .where(inbox.c.keep_until < DatabaseClock())

@@ -1,7 +1,7 @@
-"""One attempt at one message: a session, the message marked as done, the handler, the lease checked, the commit.
+"""One attempt at one message: open a session, mark the message as done, call the handler, check the lease, commit.
 
-All of it commits or none: a worker that dies anywhere in between has done nothing. What an exception means for the
-message is `judge`, pure.
+All of it is one transaction: a worker that dies in between has changed nothing. `classify_failure` decides what an
+exception means for the message; it is pure.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from oncehouse.common import failpoints
 from oncehouse.common.database import is_passing
 from oncehouse.errors import FencedError, PermanentError, TransientError
 from oncehouse.messaging.inbox.row_updates import claim
-from oncehouse.messaging.inbox.types import Done, Failed, Outcome, Waiting, Withdrawn
+from oncehouse.messaging.inbox.types import (
+    AttemptFailed,
+    AttemptOutcome,
+    AttemptSucceeded,
+    AttemptWithdrawn,
+    PendingMessage,
+)
 
-# The handler's transaction against others' (serialization failure, deadlock): tried again like any failure of its own.
+# Conflicts of the handler's transaction with others (serialization failure, deadlock) count as its own failures.
 _CONFLICTS = frozenset({"40001", "40P01"})
 _log = logging.getLogger("oncehouse.inbox")
 
@@ -35,44 +41,44 @@ class Phase(Enum):
     COMMITTING = auto()
 
 
-class NotOursError(Exception):
+class NotClaimedError(Exception):
     """The message is settled, or another transaction holds it."""
 
 
-def judge(row: Waiting, phase: Phase, error: BaseException) -> Outcome:
-    """What an attempt that raised means for its message."""
-    text = tell(error)
+def classify_failure(row: PendingMessage, phase: Phase, error: BaseException) -> AttemptOutcome:
+    """The outcome of an attempt that raised."""
+    text = describe_error(error)
     if phase is not Phase.HANDLING and _is_ours(error):
-        return Withdrawn(waiting=row, reason=text)
-    return Failed(waiting=row, error=text, final=isinstance(error, PermanentError))
+        return AttemptWithdrawn(waiting=row, reason=text)
+    return AttemptFailed(waiting=row, error=text, final=isinstance(error, PermanentError))
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether it says something of the lease or the database, not of the message."""
+    """Whether the cause is the lease or the database, not the message."""
     if isinstance(error, DBAPIError):
         return is_passing(error) and getattr(error.orig, "sqlstate", None) not in _CONFLICTS
-    return isinstance(error, NotOursError | FencedError | TransientError | PoolTimeoutError)
+    return isinstance(error, NotClaimedError | FencedError | TransientError | PoolTimeoutError)
 
 
-def tell(error: BaseException) -> str:
-    """In words that every database takes; an exception of the handler's may have none, or halves of characters."""
+def describe_error(error: BaseException) -> str:
+    """Text that every database can store; the str() of a handler's exception may fail or hold half characters."""
     try:
-        words = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - whatever its text raises, the attempt has failed
-        words = f"{type(error).__name__} (it cannot say what)"
-    return words.encode("utf-8", "backslashreplace").decode()
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the str() of a user's exception may fail, too
+        text = f"{type(error).__name__} (its text cannot be read)"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempts:
+class HandlerCaller:
     handler: Callable[..., Any]
     sessions: Callable[[], Any]
     """Opens a Session, or an AsyncSession for an async handler."""
     keep_seconds: float
-    fence: Callable[[Connection, Waiting], None]
-    """Raises FencedError when the message's bucket is no longer ours; holds it until the transaction ends."""
+    fence: Callable[[Connection, PendingMessage], None]
+    """Locks the message's bucket until the transaction ends; raises FencedError if another worker holds it."""
 
-    def run(self, row: Waiting) -> Outcome:
+    def run(self, row: PendingMessage) -> AttemptOutcome:
         phase = Phase.CLAIMING
         try:
             with self.sessions() as session, session.begin():
@@ -82,12 +88,12 @@ class Attempts:
                 session.flush()
                 phase = Phase.COMMITTING
                 self._finish(session.connection(), row)
-        except BaseException as error:  # noqa: BLE001 - the edge of a thread: whatever it is belongs to this message
-            return _judge_aloud(row, phase, error)
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: any error is this message's outcome
+            return _log_failure(row, phase, error)
         failpoints.reach("inbox.committed")
-        return Done(waiting=row)
+        return AttemptSucceeded(waiting=row)
 
-    async def run_async(self, row: Waiting) -> Outcome:
+    async def run_async(self, row: PendingMessage) -> AttemptOutcome:
         phase = Phase.CLAIMING
         try:
             async with self.sessions() as session, session.begin():
@@ -98,22 +104,22 @@ class Attempts:
                 phase = Phase.COMMITTING
                 await _run_sync(session, self._finish, row)
         except asyncio.CancelledError as error:
-            # What cancelled something of its own and let it out has failed; nobody has stopped the worker.
+            # A handler that cancelled a task of its own and let the error out has failed; the worker was not stopped.
             if not _is_cancelled():
-                return _judge_aloud(row, phase, error)
-            return Withdrawn(waiting=row, reason="the worker was stopped")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge of a task: it belongs to this message
-            return _judge_aloud(row, phase, error)
+                return _log_failure(row, phase, error)
+            return AttemptWithdrawn(waiting=row, reason="the worker was stopped")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's boundary: any error is this message's outcome
+            return _log_failure(row, phase, error)
         failpoints.reach("inbox.committed")
-        return Done(waiting=row)
+        return AttemptSucceeded(waiting=row)
 
-    def _claim(self, connection: Connection, row: Waiting) -> None:
+    def _claim(self, connection: Connection, row: PendingMessage) -> None:
         if not claim(connection, row, keep_seconds=self.keep_seconds):
-            raise NotOursError("settled, or held by another worker")
+            raise NotClaimedError("settled, or held by another worker")
         failpoints.reach("inbox.claimed")
 
-    def _finish(self, connection: Connection, row: Waiting) -> None:
-        # Last, because it keeps the lease from being renewed or taken over until the transaction ends.
+    def _finish(self, connection: Connection, row: PendingMessage) -> None:
+        # Last, because it blocks renewal and takeover of the lease until the transaction ends.
         failpoints.reach("inbox.handled")
         self.fence(connection, row)
         failpoints.reach("inbox.fenced")
@@ -124,13 +130,15 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _judge_aloud(row: Waiting, phase: Phase, error: BaseException) -> Outcome:
-    outcome = judge(row, phase, error)
-    if isinstance(outcome, Failed):
+def _log_failure(row: PendingMessage, phase: Phase, error: BaseException) -> AttemptOutcome:
+    outcome = classify_failure(row, phase, error)
+    if isinstance(outcome, AttemptFailed):
         _log.warning("inbox: message %s was not handled: %s", row.message.message_id, outcome.error)
         _log.info("inbox: the handler raised", exc_info=error)
     return outcome
 
 
-async def _run_sync(session: AsyncSession, step: Callable[[Connection, Waiting], None], row: Waiting) -> None:
+async def _run_sync(
+    session: AsyncSession, step: Callable[[Connection, PendingMessage], None], row: PendingMessage
+) -> None:
     await (await session.connection()).run_sync(step, row)

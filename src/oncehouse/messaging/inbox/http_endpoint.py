@@ -1,7 +1,7 @@
-"""The HTTP inlet: callers without Kafka hand messages in, and are answered once the message is committed.
+"""The HTTP endpoint of the inbox: accepts messages from callers without Kafka, and answers once they are committed.
 
-One endpoint, `POST /messages/{inbox}`, and a health check. The caller names the message by `Idempotency-Key`: the same
-key with the same body is a repeat and answered as such, with another body a conflict. Who gets no answer sends again.
+One route, `POST /messages/{inbox}`, and a health check. The caller names the message by `Idempotency-Key`: the same key
+with the same body is answered as a repeat, with another body as a conflict. A caller without an answer sends again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.message import MESSAGE_ID, Message
 
 _STATUS = {Receipt.NEW: 201, Receipt.REPEATED: 200}
-# Side by side in the database. Others wait with their bodies in memory; beyond the bound they are told to come again.
-_SIDE_BY_SIDE = 16
+# Requests that write to the database at once. Others wait with their bodies in memory; beyond the bound they get 503.
+_CONCURRENT_STORES = 16
 _MOST_REQUESTS = 256
 _RETRY_AFTER = {"Retry-After": "5"}
 
@@ -39,34 +39,34 @@ class _RefusalError(Exception):
         self.answer = JSONResponse({"error": why}, status_code=status, headers=headers)
 
 
-class Inlet:
+class InboxEndpoint:
     def __init__(
         self, inboxes: Mapping[str, StoredInbox], *, token: str | None = None, max_body_bytes: int = 1 << 20
     ) -> None:
         self._inboxes = dict(inboxes)
         self._token = token
         self._max_body_bytes = max_body_bytes
-        self._places = asyncio.Semaphore(_SIDE_BY_SIDE)
+        self._store_slots = asyncio.Semaphore(_CONCURRENT_STORES)
         self.app = Starlette(
             routes=[
-                Route("/messages/{inbox}", self.take, methods=["POST"]),
-                Route("/health", self.tell_health, methods=["GET"]),
+                Route("/messages/{inbox}", self.receive, methods=["POST"]),
+                Route("/health", self.check_health, methods=["GET"]),
             ]
         )
 
-    async def take(self, request: Request) -> JSONResponse:
+    async def receive(self, request: Request) -> JSONResponse:
         try:
             self._authorize(request)
             inbox = self._find(request.path_params["inbox"])
             message_id = _read_id(request)
             message = _message(inbox.name, message_id, await self._read_body(request), request)
-            async with self._places:
+            async with self._store_slots:
                 receipt = await run_in_threadpool(_store, inbox, message)
         except _RefusalError as refusal:
             return refusal.answer
         return JSONResponse({"id": message_id, "result": receipt.value}, status_code=_STATUS[receipt])
 
-    async def tell_health(self, _request: Request) -> JSONResponse:
+    async def check_health(self, _request: Request) -> JSONResponse:
         try:
             for inbox in self._inboxes.values():
                 await run_in_threadpool(inbox.check)
@@ -91,7 +91,7 @@ class Inlet:
         if declared.isdecimal() and int(declared) > limit:
             raise too_large
         body = bytearray()
-        # What is declared may be missing or a lie.
+        # The declared length may be missing or wrong.
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
@@ -125,7 +125,9 @@ def _store(inbox: StoredInbox, message: Message) -> Receipt:
     try:
         receipt = inbox.store_one(message)
     except TransientError:
-        raise _RefusalError(503, "the database is away; send the message again", _RETRY_AFTER) from None
+        raise _RefusalError(
+            503, "the database is unavailable; send the message again", _RETRY_AFTER
+        ) from None
     if receipt is Receipt.CONFLICT:
         raise _RefusalError(409, "this Idempotency-Key was used for another body")
     return receipt
@@ -137,12 +139,12 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"The inlet cannot listen on {host}:{port} ({error}); change inbox.inlet.host or inbox.inlet.port"
+            f"The HTTP endpoint cannot listen on {host}:{port} ({error}); change inbox.inlet.host or inbox.inlet.port"
         ) from error
 
 
 def serve(app: Any, listener: socket.socket, stop: threading.Event, *, drain_seconds: float) -> None:
-    """Answer until `stop`; requests that have begun are answered first, within the bound."""
+    """Serve until `stop`; running requests are answered first, within the drain time."""
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -154,7 +156,7 @@ def serve(app: Any, listener: socket.socket, stop: threading.Event, *, drain_sec
             timeout_graceful_shutdown=max(1, round(drain_seconds)),
         )
     )
-    # In a thread of its own uvicorn leaves the signals to us: it would end the process by them.
+    # In the main thread uvicorn would install its own signal handlers and end the process.
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listener]}, name="oncehouse-inlet", daemon=True
     )

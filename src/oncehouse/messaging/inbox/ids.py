@@ -1,9 +1,9 @@
-"""Names and ids as the inbox writes them down: bounded, printable, and the same for the same message every time.
+"""Names and ids as the inbox stores them: bounded, printable, and always the same for the same message.
 
-Ids and keys come from any producer, so an id counts for its kind and its topic only: `header:orders/42` for the header
-`oncehouse-id` in the topic orders and its retry topics, `place:orders/0/7` for a place in Kafka, `inlet:orders/42` for
-an `Idempotency-Key`. An id that a text column or an index could not take is kept as its SHA-256; a key counts by 64
-bits of its SHA-256, so that two keys may at worst share a queue.
+Any producer can choose ids and keys, so an id is valid for its kind and topic only: `header:orders/42` for the header
+`oncehouse-id` in the topic orders and its retry topics, `place:orders/0/7` for a position in Kafka, `inlet:orders/42`
+for an `Idempotency-Key`. An id that a text column or an index could not hold is stored as its SHA-256. Keys are
+compared by 64 bits of their SHA-256, so two keys can at worst share a queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message, find_replayed
 
 BUCKETS = 64
-"""Into how many shares an inbox is cut for its workers. Rows remember theirs, so this never changes."""
+"""Into how many buckets an inbox is divided for its workers. Stored in rows, so this never changes."""
 
 MAX_ID_LENGTH = 200
 MAX_NAME_LENGTH = 100
@@ -27,47 +27,49 @@ _HEADER, _PLACE, _INLET = "header", "place", "inlet"
 _IDENTITY = re.compile(rf"(?:{_HEADER}|{_INLET}):[^/]*/(.+)|{_PLACE}:([^/]*/-?[0-9]+/-?[0-9]+)")
 
 Sources = Mapping[str, str]
-"""Topics whose ids are those of another topic: a mirror of it, its new name, what `dlq replay --to` writes to."""
+"""Topics that share the ids of another topic: its mirror, its new name, the target of `dlq replay --to`."""
 NO_SOURCES: Sources = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class MessageIdentity:
     id: str
     before: str
-    """What 0.1 wrote down for this message, for one kind and all topics together. Such rows are still believed."""
+    """The id that version 0.1 stored, without kind and topic. Such rows still count."""
     repeats: str
-    """The place that it claims to repeat: looked up, and never written, since any producer can claim it. Else `id`."""
+    """The position that it claims to repeat, or `id`. Looked up and never stored: any producer can claim it."""
 
 
-def identify(message: Message, sources: Sources = NO_SOURCES) -> Identity:
+def identify(message: Message, sources: Sources = NO_SOURCES) -> MessageIdentity:
     named = message.text_header(MESSAGE_ID)
-    before = spell_id(named or message.text_header(ORIGIN) or message.position)
+    before = bound_id(named or message.text_header(ORIGIN) or message.position)
     source = message.source_topic
     if message.partition < 0:
-        found = f"{_INLET}:{message.topic}/{spell_id(named)}"
+        found = f"{_INLET}:{message.topic}/{bound_id(named)}"
     elif named:
-        found = f"{_HEADER}:{sources.get(source, source)}/{spell_id(named)}"
+        found = f"{_HEADER}:{sources.get(source, source)}/{bound_id(named)}"
     else:
         found = f"{_PLACE}:{message.first_position}"
-    # A producer who writes an id of ours into a header must not reach what it names.
+    # A header in the form of an inbox id must not match the message that it names.
     before = found if _IDENTITY.fullmatch(before) else before
     replayed = None if named or message.partition < 0 else find_replayed(message, source)
-    return Identity(id=found, before=before, repeats=found if replayed is None else f"{_PLACE}:{replayed}")
+    return MessageIdentity(
+        id=found, before=before, repeats=found if replayed is None else f"{_PLACE}:{replayed}"
+    )
 
 
 def names_kind(written: str) -> bool:
-    """Whether an id says of what kind it is; those of 0.1 do not."""
+    """Whether an id names its kind; ids of version 0.1 do not."""
     return _IDENTITY.fullmatch(written) is not None
 
 
 def plain_id(written: str) -> str:
-    """What the producer calls the message of which the inbox has written down this id."""
+    """The producer's own id of the message that is stored under this id."""
     found = _IDENTITY.fullmatch(written)
     return (found[1] or found[2]) if found else written
 
 
-def spell_id(message_id: str) -> str:
+def bound_id(message_id: str) -> str:
     if (
         0 < len(message_id) <= MAX_ID_LENGTH
         and message_id.isprintable()
@@ -78,7 +80,7 @@ def spell_id(message_id: str) -> str:
 
 
 def hash_key(message: Message) -> int:
-    """What messages in one order have in common: their key. A message without a key is alone."""
+    """Messages with the same hash are handled in order: those of one key. A message without a key is alone."""
     if message.key is None:
         return _hash64(b"id\0" + identify(message).id.encode())
     return _hash64(b"key\0" + message.key)
@@ -89,7 +91,7 @@ def bucket_of(key_hash: int) -> int:
 
 
 def digest_value(value: bytes | None) -> bytes:
-    """Tells one body from another, and none from an empty one."""
+    """Distinguishes bodies, and no body from an empty one."""
     return hashlib.sha256(b"" if value is None else b"\1" + value).digest()
 
 
@@ -106,7 +108,7 @@ def check_keep(keep: str | float, *, what: str = "keep") -> float:
     except ValueError as error:
         raise ConfigurationError(f"{what}: {error}") from None
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise ConfigurationError(f'{what} must be longer than nothing, such as "7d"; it is {keep!r}')
+        raise ConfigurationError(f'{what} must be more than 0, such as "7d"; it is {keep!r}')
     return float(seconds)
 
 

@@ -24,13 +24,13 @@ from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.inbox.ids import (
     NO_SOURCES,
-    Identity,
+    MessageIdentity,
     Sources,
     check_consumer,
     check_keep,
     check_sources,
 )
-from oncehouse.messaging.inbox.once import Counter, Counts, Delivery, delivery_of
+from oncehouse.messaging.inbox.once import Delivery, InboxCounter, InboxCounts, make_delivery
 from oncehouse.messaging.message import Message
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
@@ -67,12 +67,12 @@ class RedisInbox:
     def __init__(self, client: redis.Redis | redis.asyncio.Redis, *, prefix: str = "oncehouse:inbox") -> None:
         self._client = client
         self._prefix = check_consumer(prefix, what="prefix")
-        self._counter = Counter()
+        self._counter = InboxCounter()
         self._lock = threading.Lock()
         self._overrun = 0
 
     @property
-    def counts(self) -> dict[str, Counts]:
+    def counts(self) -> dict[str, InboxCounts]:
         """By consumer, since this process started."""
         return self._counter.read()
 
@@ -135,7 +135,7 @@ class _Options:
     prefix: str
     keep_ms: str
     claim_ms: str
-    counter: Counter
+    counter: InboxCounter
     count_overrun: Callable[[int], None]
     sources: Sources
 
@@ -170,7 +170,7 @@ class _HandlerCall:
 
     def __init__(self, options: _Options, messages: Message | Iterable[Message]) -> None:
         self._options = options
-        self._delivery: Delivery = delivery_of(messages, options.sources)
+        self._delivery: Delivery = make_delivery(messages, options.sources)
         self._token = secrets.token_hex(16)
         self._identities = {one.id: one for one in self._delivery.ids}
 
@@ -213,7 +213,7 @@ class _HandlerCall:
         return _Scripts(calls=tuple((script, prefix + one) for script, one in calls), arguments=arguments)
 
 
-def _list_earlier_ids(identities: Mapping[str, Identity]) -> list[tuple[str, str]]:
+def _list_earlier_ids(identities: Mapping[str, MessageIdentity]) -> list[tuple[str, str]]:
     """Each id with the other ids under which its message may have been recorded."""
     return [
         (one.id, earlier)
@@ -222,7 +222,7 @@ def _list_earlier_ids(identities: Mapping[str, Identity]) -> list[tuple[str, str
     ]
 
 
-def _read_claims(identities: Mapping[str, Identity], answers: Sequence[Any]) -> _Claims:
+def _read_claims(identities: Mapping[str, MessageIdentity], answers: Sequence[Any]) -> _Claims:
     """`answers`: one per id, then one per earlier id; empty where the key did not exist."""
     held = [answer.encode() if isinstance(answer, str) else answer for answer in answers]
     own = dict(zip(identities, held[: len(identities)], strict=True))

@@ -1,7 +1,7 @@
-"""What workers do to rows of `oncehouse_inbox`, each function in the caller's transaction.
+"""What workers write to `oncehouse_inbox`; each function runs in the caller's transaction.
 
-`claim` and its fence stand in the handler's own transaction, so that a message is done exactly if its effects are.
-Rows that another transaction holds are passed over, never waited for: a frozen worker holds up its own messages only.
+`claim` and the fence are part of the handler's own transaction, so a message is done exactly if its effects are
+committed. Rows that another transaction holds are skipped: a suspended worker blocks only its own messages.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Connection, Float, Select, bindparam, null
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.inbox.ids import BUCKETS
-from oncehouse.messaging.inbox.rows import waiting_of
-from oncehouse.messaging.inbox.tables import State, inbox
-from oncehouse.messaging.inbox.types import Failed, Waiting, WorkerSettings
+from oncehouse.messaging.inbox.rows import pending_of
+from oncehouse.messaging.inbox.tables import InboxState, inbox
+from oncehouse.messaging.inbox.types import AttemptFailed, PendingMessage, WorkerSettings
 
 FOREVER = 1e18
 MAX_ERROR_LENGTH = 2_000
@@ -23,29 +23,29 @@ MAX_ERROR_LENGTH = 2_000
 
 def read_waiting(
     connection: Connection, name: str, *, buckets: Collection[int], without_keys: Collection[int], limit: int
-) -> list[Waiting]:
-    """The oldest messages that may be handled, in order of arrival. A key rests while its failed message does."""
+) -> list[PendingMessage]:
+    """The oldest messages that are due, in order of arrival. A key is delayed together with its failed message."""
     columns = inbox.c
     held = inbox.alias("held")
     resting = select(held.c.sequence).where(
         held.c.inbox == name, held.c.key_hash == columns.key_hash, held.c.held_until > DatabaseClock()
     )
-    asked = select(inbox).where(columns.inbox == name, columns.state == State.WAITING, ~resting.exists())
+    query = select(inbox).where(columns.inbox == name, columns.state == InboxState.WAITING, ~resting.exists())
     if len(buckets) < BUCKETS:
-        asked = asked.where(columns.bucket.in_(sorted(buckets)))
+        query = query.where(columns.bucket.in_(sorted(buckets)))
     if without_keys:
-        asked = asked.where(columns.key_hash.not_in(sorted(without_keys)))
-    rows = connection.execute(asked.order_by(columns.sequence).limit(limit))
-    return [waiting_of(row) for row in rows]
+        query = query.where(columns.key_hash.not_in(sorted(without_keys)))
+    rows = connection.execute(query.order_by(columns.sequence).limit(limit))
+    return [pending_of(row) for row in rows]
 
 
-def mark_begun(connection: Connection, rows: Sequence[Waiting]) -> dict[int, int]:
-    """Count an attempt before it is made, so that one that ends with its worker counts too.
+def mark_begun(connection: Connection, rows: Sequence[PendingMessage]) -> dict[int, int]:
+    """Count an attempt before it begins, so that it counts even if the worker dies.
 
-    Gives the attempts of those that may be begun, by sequence; others are settled or another transaction holds them.
+    Returns the attempts of the messages that may begin, by sequence; others are settled or held by another transaction.
     """
     if connection.dialect.name == "postgresql":
-        # A count that a power cut takes back does no harm, and nobody should wait for the disk because of it.
+        # Losing this count in a power failure does no harm, so the commit need not wait for the disk.
         connection.execute(text("SET LOCAL synchronous_commit = off"))
     begun = (
         update(inbox)
@@ -56,24 +56,24 @@ def mark_begun(connection: Connection, rows: Sequence[Waiting]) -> dict[int, int
     return {row.sequence: row.attempts for row in connection.execute(begun)}
 
 
-def claim(connection: Connection, row: Waiting, *, keep_seconds: float) -> bool:
-    """Mark a message as done in the handler's transaction, before the handler runs. False: it is not ours to handle."""
+def claim(connection: Connection, row: PendingMessage, *, keep_seconds: float) -> bool:
+    """Mark a message as done in the handler's transaction, before the handler runs. False if it is settled or held."""
     found = connection.execute(_CLAIM, {"the_sequence": row.sequence, "the_keep": keep_seconds})
     return found.rowcount == 1
 
 
-# Made once: this one runs for every message.
+# Built once: it runs for every message.
 _CLAIM = (
     update(inbox)
     .where(
         inbox.c.sequence
         == select(inbox.c.sequence)
-        .where(inbox.c.sequence == bindparam("the_sequence"), inbox.c.state == State.WAITING)
+        .where(inbox.c.sequence == bindparam("the_sequence"), inbox.c.state == InboxState.WAITING)
         .with_for_update(skip_locked=True)
         .scalar_subquery()
     )
     .values(
-        state=State.DONE,
+        state=InboxState.DONE,
         answered=inbox.c.attempts,
         settled_at=DatabaseClock(),
         keep_until=DatabaseClock() + bindparam("the_keep", type_=Float(53)),
@@ -85,18 +85,18 @@ _CLAIM = (
 
 def _free(sequences: Iterable[int]) -> Select[Any]:
     free = select(inbox.c.sequence).where(
-        inbox.c.sequence.in_(sorted(sequences)), inbox.c.state == State.WAITING
+        inbox.c.sequence.in_(sorted(sequences)), inbox.c.state == InboxState.WAITING
     )
     return free.with_for_update(skip_locked=True)
 
 
-def record_answer(connection: Connection, row: Waiting) -> None:
-    """An attempt came to nothing, and its worker lives."""
+def record_answer(connection: Connection, row: PendingMessage) -> None:
+    """Record that an attempt ended without a result, and that its worker lives."""
     connection.execute(
         update(inbox)
         .where(
             inbox.c.sequence == row.sequence,
-            inbox.c.state == State.WAITING,
+            inbox.c.state == InboxState.WAITING,
             inbox.c.answered < row.attempts,
         )
         .values(answered=row.attempts)
@@ -104,9 +104,9 @@ def record_answer(connection: Connection, row: Waiting) -> None:
 
 
 def record_failure(
-    connection: Connection, failed: Failed, settings: WorkerSettings, *, chance: float
-) -> State:
-    """Let the message rest, or park it: after the last attempt, or at once where no attempt can help."""
+    connection: Connection, failed: AttemptFailed, settings: WorkerSettings, *, chance: float
+) -> InboxState:
+    """Delay the message, or park it: after its last attempt, or at once if no further attempt is useful."""
     attempts = failed.waiting.attempts
     parked = failed.final or attempts >= settings.max_attempts
     now = DatabaseClock()
@@ -115,10 +115,10 @@ def record_failure(
         held = now + settings.backoff.wait_seconds(attempts, chance=chance)
     elif settings.parked_holds_key:
         held = FOREVER
-    state = State.PARKED if parked else State.WAITING
+    state = InboxState.PARKED if parked else InboxState.WAITING
     connection.execute(
         update(inbox)
-        .where(inbox.c.sequence == failed.waiting.sequence, inbox.c.state == State.WAITING)
+        .where(inbox.c.sequence == failed.waiting.sequence, inbox.c.state == InboxState.WAITING)
         .values(
             state=state,
             answered=inbox.c.attempts,

@@ -1,4 +1,4 @@
-"""Messages as rows of `oncehouse_inbox`, and back."""
+"""Converts messages to rows of `oncehouse_inbox` and back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sqlalchemy import Row
 from oncehouse.config.field_types import check_topic
 from oncehouse.messaging.header_encoding import decode_headers, encode_headers
 from oncehouse.messaging.inbox.ids import Sources, bucket_of, digest_value, hash_key, identify, names_kind
-from oncehouse.messaging.inbox.tables import State
-from oncehouse.messaging.inbox.types import Waiting
+from oncehouse.messaging.inbox.tables import InboxState
+from oncehouse.messaging.inbox.types import PendingMessage
 from oncehouse.messaging.message import Message
 
 _SOURCE = "oncehouse-source"
-"""What the consumer knows of a message's source, beside the headers that the message came with."""
+"""A header of our own that stores the message's source, which the consumer knows."""
 
 
 def row_of(name: str, message: Message, sources: Sources) -> dict[str, Any]:
@@ -36,14 +36,14 @@ def row_of(name: str, message: Message, sources: Sources) -> dict[str, Any]:
         "headers": encode_headers(headers),
         "timestamp_ms": message.timestamp_ms,
         "digest": digest_value(message.value),
-        "state": State.WAITING,
+        "state": InboxState.WAITING,
         "attempts": 0,
         "answered": 0,
     }
 
 
-def waiting_of(row: Row[Any]) -> Waiting:
-    return Waiting(
+def pending_of(row: Row[Any]) -> PendingMessage:
+    return PendingMessage(
         sequence=row.sequence,
         key_hash=row.key_hash,
         bucket=row.bucket,
@@ -69,7 +69,7 @@ def message_of(row: Row[Any]) -> Message:
 
 
 def _read_source(headers: Sequence[tuple[str, bytes | None]], message_id: str) -> str | None:
-    """0.1, whose ids name no kind, kept a producer's header of this name; in newer rows it is the consumer's own."""
+    """Rows of version 0.1, whose ids name no kind, may have a producer's header of this name: it does not count."""
     if not headers or headers[-1][0] != _SOURCE or not names_kind(message_id):
         return None
     try:

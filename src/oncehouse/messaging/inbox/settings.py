@@ -1,4 +1,4 @@
-"""The section `inbox` of the messaging file: how workers work, and what the HTTP inlet takes."""
+"""The section `inbox` of the messaging file: settings of workers and of the HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ InboxName = Annotated[str, AfterValidator(_check_name)]
 
 class InletSettings(Section):
     host: str = "127.0.0.1"
-    """The address to listen on; anything but this machine's own needs a token."""
+    """The address to listen on; any address but a loopback one needs a token."""
     port: Annotated[Count, Field(ge=0, le=65535)] = 8087
-    """0 takes a free one."""
+    """0 chooses a free port."""
     token: SecretStr | None = None
-    """What callers send as `Authorization: Bearer …`."""
+    """The token that callers send as `Authorization: Bearer …`."""
     max_body: Bytes = _MEGABYTE
-    """The largest message that is taken."""
+    """The largest message that is accepted."""
 
     @model_validator(mode="after")
-    def _refuse_open_door(self) -> Self:
+    def _require_token(self) -> Self:
         if self.token is None and not is_loopback(self.host):
-            raise ValueError(f"without a token the inlet listens on this machine only, not on {self.host!a}")
+            raise ValueError(
+                f"without a token the HTTP endpoint listens on a loopback address only, not on {self.host!a}"
+            )
         return self
 
 
@@ -49,7 +51,7 @@ class RetrySettings(Section):
     """How often a message is tried before it is parked."""
     first_wait: Seconds = 1.0
     longest_wait: Seconds = 600.0
-    """Waits double from the first to the longest; each is drawn at random from nothing up to that."""
+    """Waits double from the first to the longest; each is a random part of that."""
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -59,18 +61,18 @@ class RetrySettings(Section):
 
 class InboxSettings(Section):
     names: tuple[InboxName, ...] = ()
-    """The stored inboxes of this service; the inlet takes messages for these and no others."""
+    """The stored inboxes of this service; the HTTP endpoint accepts messages for these only."""
     keep: Annotated[Seconds, Field(gt=0)] = 7 * 86400.0
-    """How long finished messages are known, so that repeats of them are skipped."""
+    """How long finished messages are kept, so that repeats are skipped."""
     concurrency: Annotated[Count, Field(ge=1, le=16)] = 8
-    """How many handlers of a worker run side by side."""
+    """How many handlers of a worker run at the same time."""
     retries: RetrySettings = Field(default_factory=RetrySettings)
     parked_holds_key: bool = False
-    """Whether later messages of a key wait behind a parked one."""
+    """Whether later messages of a key wait for a parked one."""
     lease: Annotated[Seconds, Field(ge=1)] = 15.0
-    """After how long of silence a worker counts as dead."""
+    """After how long without a renewal a worker counts as dead."""
     drain: Seconds = 30.0
-    """How long a stop waits for handlers and requests that have begun."""
+    """How long a stop waits for running handlers and requests."""
     inlet: InletSettings = Field(default_factory=InletSettings)
 
     def for_worker(self) -> WorkerSettings:
@@ -85,15 +87,15 @@ class InboxSettings(Section):
             drain_seconds=self.drain,
         )
 
-    def require_name(self, asked: str | None) -> str:
-        """The inbox that a command means: the one it names, or the only one of the file."""
-        if asked is not None:
-            if self.names and asked not in self.names:
+    def require_name(self, name: str | None) -> str:
+        """The inbox of a command: the one it names, or the only one of the file."""
+        if name is not None:
+            if self.names and name not in self.names:
                 raise ConfigurationError(
-                    f"inbox.names has no {asked!a}; it has {', '.join(self.names)}. Add it there, or name one of these."
+                    f"inbox.names has no {name!a}; it has {', '.join(self.names)}. Add it there, or name one of these."
                 )
-            return check_inbox_name(asked)
+            return check_inbox_name(name)
         if len(self.names) == 1:
             return self.names[0]
-        advice = f"say which: --inbox {' | '.join(self.names)}" if self.names else "name it under inbox.names"
-        raise ConfigurationError(f"Which inbox is meant is not clear; {advice}")
+        advice = f"add --inbox {' | '.join(self.names)}" if self.names else "name it under inbox.names"
+        raise ConfigurationError(f"The command does not say which inbox; {advice}")

@@ -1,6 +1,6 @@
-"""Messages written into a stored inbox, in the caller's transaction. A message id that is there stays as it is.
+"""Inserts messages into a stored inbox, in the caller's transaction. Stored message ids stay as they are.
 
-The order of arrival is the order of the rows, for messages that are written one after the other or in one call.
+Rows are in the order of arrival, for messages that are inserted one after the other or in one call.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import check_dialect, wrapped_errors
-from oncehouse.messaging.inbox.ids import NO_SOURCES, Identity, Sources, digest_value, identify
+from oncehouse.messaging.inbox.ids import NO_SOURCES, MessageIdentity, Sources, digest_value, identify
 from oncehouse.messaging.inbox.rows import row_of
 from oncehouse.messaging.inbox.tables import ABSENT, inbox
-from oncehouse.messaging.inbox.types import Stored
+from oncehouse.messaging.inbox.types import StoreResult
 from oncehouse.messaging.message import Message
 
 
 class Receipt(Enum):
-    """What became of one message whose sender waits for an answer."""
+    """The result for one message whose sender waits for an answer."""
 
     NEW = "stored"
     REPEATED = "repeated"
     CONFLICT = "conflict"
-    """Its id is there with another body."""
+    """Its id is stored with another body."""
 
 
 def store_messages(
     connection: Connection, name: str, messages: Sequence[Message], sources: Sources = NO_SOURCES
-) -> Stored:
+) -> StoreResult:
     if not messages:
-        return Stored(new=0, repeated=0)
+        return StoreResult(new=0, repeated=0)
     store = _store_arrays if check_dialect(connection.dialect.name) == "postgresql" else _store_rows
     with wrapped_errors(f"Inbox {name}: storing {len(messages)} messages", absent=ABSENT):
         rows = [row_of(name, message, sources) for message in messages]
         new = store(connection, name, rows, [identify(message, sources) for message in messages])
-    return Stored(new=new, repeated=len(messages) - new)
+    return StoreResult(new=new, repeated=len(messages) - new)
 
 
 def _store_arrays(
-    connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[Identity]
+    connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[MessageIdentity]
 ) -> int:
-    """One statement with an array a column, numbered in the order of the messages."""
+    """One statement with an array per column, numbered in the order of the messages."""
     names = list(rows[0])
     arrays = [literal([row[column] for row in rows], ARRAY(inbox.c[column].type)) for column in names]
     arrays.append(literal([one.before for one in ids], ARRAY(Text)))
@@ -68,7 +68,7 @@ def _store_arrays(
 
 
 def _store_rows(
-    connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[Identity]
+    connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[MessageIdentity]
 ) -> int:
     given = (
         func.json_each(json.dumps([known for one in ids for known in (one.before, one.repeats)]))
@@ -87,7 +87,7 @@ def _store_rows(
     return len(connection.execute(statement.returning(inbox.c.sequence), new).all())
 
 
-def store_answered(
+def store_one_message(
     connection: Connection, name: str, message: Message, sources: Sources = NO_SOURCES
 ) -> Receipt:
     if store_messages(connection, name, [message], sources).new:

@@ -1,7 +1,7 @@
-"""`StoredInbox`: messages are written down first and handled later, at the workers' own pace, in order by key.
+"""`StoredInbox`: messages are stored first and handled later, at the workers' own pace, in order by key.
 
-`store` is a handler for the batch consumer: when it returns, the messages are safe and the offset may be committed.
-A message that is handed in again is counted and nothing else, for as long as the first one is kept.
+`store` is a handler for the batch consumer: once it returns, the messages are committed, and so may be the offset. A
+repeated message is only counted, as long as the first one is kept.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.database import check_dialect, reading, transact
 from oncehouse.messaging.inbox.dispatcher import Dispatcher
 from oncehouse.messaging.inbox.expiry import Cleaned, clean_database
-from oncehouse.messaging.inbox.handler_call import Attempts
+from oncehouse.messaging.inbox.handler_call import HandlerCaller
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_inbox_name, check_keep, check_sources
-from oncehouse.messaging.inbox.store_messages import Receipt, store_answered, store_messages
+from oncehouse.messaging.inbox.store_messages import Receipt, store_messages, store_one_message
 from oncehouse.messaging.inbox.tables import ABSENT, create_tables, inbox
-from oncehouse.messaging.inbox.types import Stored, WorkerSettings
-from oncehouse.messaging.inbox.worker import Worker
+from oncehouse.messaging.inbox.types import StoreResult, WorkerSettings
+from oncehouse.messaging.inbox.worker import InboxWorker
 from oncehouse.messaging.message import Message
 
 
 class StoredInbox:
     def __init__(self, name: str, database: str | Engine, *, sources: Sources = NO_SOURCES) -> None:
-        """`database` is a URL, or an engine of one's own: PostgreSQL or SQLite.
+        """`database` is a URL or an SQLAlchemy engine: PostgreSQL or SQLite.
 
-        `sources` names topics whose ids are those of another topic, such as {"orders-mirror": "orders"}.
+        `sources` maps topics to the topic whose ids they share, such as {"orders-mirror": "orders"}.
         """
         self.name = check_inbox_name(name)
         self._sources = check_sources(sources)
         self.engine = open_engine(database, setting="database") if isinstance(database, str) else database
         check_dialect(self.engine.dialect.name)
         self._lock = threading.Lock()
-        self._stored = Stored(new=0, repeated=0)
+        self._stored = StoreResult(new=0, repeated=0)
 
     @property
-    def counts(self) -> Stored:
-        """What was handed in here since this process started."""
+    def counts(self) -> StoreResult:
+        """New and repeated messages since this process started."""
         with self._lock:
             return self._stored
 
     def create_tables(self) -> None:
-        """Make the tables of the inbox; what exists is kept."""
-        with transact(self.engine, "Making the tables of the inbox", absent=ABSENT) as connection:
+        """Create the tables of the inbox; existing ones are kept."""
+        with transact(self.engine, "Creating the tables of the inbox", absent=ABSENT) as connection:
             create_tables(connection)
 
     def check(self) -> None:
-        """Raises TransientError when the database is away, ConfigurationError when the tables are missing."""
+        """Raises TransientError if the database is unavailable, ConfigurationError if the tables are missing."""
         with reading(self.engine, f"Inbox {self.name}: looking for its table", absent=ABSENT) as connection:
             connection.execute(select(inbox.c.sequence).limit(1))
 
-    def store(self, messages: Iterable[Message]) -> Stored:
-        """Write messages down, those that are new; returns once they are committed."""
+    def store(self, messages: Iterable[Message]) -> StoreResult:
+        """Store the messages that are new; returns once they are committed."""
         listed = list(messages)
         with transact(self.engine, f"Inbox {self.name}: storing messages", absent=ABSENT) as connection:
             stored = store_messages(connection, self.name, listed, self._sources)
@@ -71,21 +71,21 @@ class StoredInbox:
         return stored
 
     def store_one(self, message: Message) -> Receipt:
-        """As `store`, and tells a repeat from another message under the same id."""
+        """As `store`, and distinguishes a repeat from another message with the same id."""
         with transact(self.engine, f"Inbox {self.name}: storing a message", absent=ABSENT) as connection:
-            receipt = store_answered(connection, self.name, message, self._sources)
+            receipt = store_one_message(connection, self.name, message, self._sources)
         new = int(receipt is Receipt.NEW)
-        self._count(Stored(new=new, repeated=1 - new))
+        self._count(StoreResult(new=new, repeated=1 - new))
         return receipt
 
-    def _count(self, stored: Stored) -> None:
+    def _count(self, stored: StoreResult) -> None:
         with self._lock:
-            self._stored = Stored(
+            self._stored = StoreResult(
                 new=self._stored.new + stored.new, repeated=self._stored.repeated + stored.repeated
             )
 
     def clean_up(self) -> Cleaned:
-        """Forget what is past its time, of every inbox in this database."""
+        """Delete expired ids and messages of every inbox in this database."""
         return clean_database(self.engine)
 
     def worker(
@@ -97,12 +97,12 @@ class StoredInbox:
         sessions: Callable[[], Any] | None = None,
         holder: str | None = None,
         report: Callable[[TransientError], None] | None = None,
-    ) -> Worker:
+    ) -> InboxWorker:
         """A worker for a handler `(session, message)`, plain or async, that writes through the given session.
 
         `sessions` opens sessions (a sessionmaker, or an async_sessionmaker for an async handler) of the same
-        database; by default they are made from this inbox's engine. `keep` is for how long a finished message is
-        known, so that a repeat of it is skipped (7 days). `report` hears of a database that is away.
+        database; by default they use this inbox's engine. `keep` is how long a finished message is kept, so that
+        repeats are skipped (7 days). `report` is called when the database is unavailable.
         """
         chosen = settings or WorkerSettings()
         if keep is not None:
@@ -112,13 +112,13 @@ class StoredInbox:
         if sessions is None and inspect.iscoroutinefunction(handler):
             own = open_async_engine(self.engine, connections=chosen.concurrency)
             sessions, dispose = async_sessionmaker(own), own.dispose
-        attempts = Attempts(
+        attempts = HandlerCaller(
             handler=handler,
             sessions=sessions or sessionmaker(self.engine.execution_options(oncehouse_writes=True)),
             keep_seconds=chosen.keep_seconds,
             fence=dispatcher.fence,
         )
-        return Worker(
+        return InboxWorker(
             dispatcher,
             attempts,
             concurrency=chosen.concurrency,
@@ -132,7 +132,7 @@ class StoredInbox:
 
 
 def open_async_engine(engine: Engine, *, connections: int = 8) -> AsyncEngine:
-    """The same database for async sessions. psycopg serves both kinds; SQLite needs aiosqlite."""
+    """The same database for async sessions. psycopg supports both kinds; SQLite needs aiosqlite."""
     on_sqlite = engine.dialect.name == "sqlite"
     url = engine.url.set(drivername="sqlite+aiosqlite") if on_sqlite else engine.url
     arguments = {} if on_sqlite else keepalive_arguments(url)
@@ -145,5 +145,5 @@ def open_async_engine(engine: Engine, *, connections: int = 8) -> AsyncEngine:
 
 
 def make_holder() -> str:
-    """Who holds leases, for people who look at them: host, process, and what tells two workers of it apart."""
+    """The holder's name in leases: host, process, and a random part that distinguishes workers of one process."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

@@ -1,7 +1,7 @@
 """The two tables of the inbox, beside those of bucket leases, and the DDL that makes them.
 
 `oncehouse_inbox_seen` remembers ids of handled messages; `oncehouse_inbox` holds whole messages until workers have
-handled them. Times are seconds since 1970 on the database's clock. Indexes follow the queries of `seen.py`,
+handled them. Times are seconds since 1970 on the database's clock. Indexes follow the queries of `handled_ids.py`,
 `store.py` and `taking.py`; each is partial where only few rows are ever looked for.
 """
 
@@ -31,21 +31,21 @@ from oncehouse.common.database import take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
 from oncehouse.messaging.database import creation_statements, storage_parameters, wrapped_errors
 
-ABSENT = "Make the tables of the inbox first: `oncehouse inbox init --yes`."
+ABSENT = "Create the tables of the inbox first: `oncehouse inbox init --yes`."
 
 
-class State(StrEnum):
+class InboxState(StrEnum):
     WAITING = "waiting"
     DONE = "done"
     PARKED = "parked"
-    """A dead letter: tried in vain, kept with its reason until a person retries or drops it."""
+    """A dead letter: all attempts failed; kept with its error until it is retried or dropped."""
     DROPPED = "dropped"
 
 
 metadata = MetaData()
 lease_tables = define_lease_tables(metadata)
 
-seen = Table(
+handled_ids = Table(
     "oncehouse_inbox_seen",
     metadata,
     Column("consumer", Text, nullable=False),
@@ -59,7 +59,7 @@ seen = Table(
 inbox = Table(
     "oncehouse_inbox",
     metadata,
-    # The order of arrival. SQLite would give the number of a deleted row again without being told not to.
+    # The order of arrival. Without AUTOINCREMENT SQLite would reuse the number of a deleted row.
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("inbox", Text, nullable=False),
     Column("message_id", Text, nullable=False),
@@ -77,15 +77,15 @@ inbox = Table(
     Column("keep_until", Float(53)),
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
-    # Of those attempts: how many ended with an answer, whichever. Fewer than attempts: a worker died, or is at it.
+    # How many attempts ended with a result. Fewer than attempts: a worker died, or is handling it.
     Column("answered", Integer, nullable=False),
-    # Until then its key rests; empty unless it has failed.
+    # Until then its key is delayed; empty unless it has failed.
     Column("held_until", Float(53)),
     Column("error", Text),
     Column("settled_at", Float(53)),
     UniqueConstraint("inbox", "message_id", name="oncehouse_inbox_message"),
     sqlite_autoincrement=True,
-    # A queue turns over many times its size: vacuum goes by rows that died, not by a share of the table.
+    # A queue turns over many times its size: vacuum by the number of dead rows, not by a share of the table.
     **storage_parameters({"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 20_000}),
 )
 
@@ -101,12 +101,12 @@ _partial("oncehouse_inbox_expiry", inbox.c.keep_until, where="keep_until IS NOT 
 
 
 def ddl(dialect: Dialect) -> list[str]:
-    """Every statement, in the order in which they run. What exists is kept."""
+    """All statements in the order of execution. Existing tables are kept."""
     return creation_statements(metadata.sorted_tables, dialect)
 
 
 def create_tables(connection: Connection) -> None:
-    with wrapped_errors("Making the tables of the inbox", absent=ABSENT):
+    with wrapped_errors("Creating the tables of the inbox", absent=ABSENT):
         take_turn(connection)
         for statement in ddl(connection.dialect):
             connection.exec_driver_sql(statement)

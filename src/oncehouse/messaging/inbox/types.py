@@ -1,4 +1,4 @@
-"""What the stored inbox passes around: a message with its row, what became of it, and how workers are set."""
+"""Values of the stored inbox: pending messages, outcomes of attempts, and the settings of workers."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from oncehouse.messaging.message import Message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What became of messages that were handed in."""
+class StoreResult:
+    """How many messages were new, and how many repeats."""
 
     new: int
     repeated: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class PendingMessage:
     """A message that a worker may handle."""
 
     sequence: int
     key_hash: int
     bucket: int
     attempts: int
-    """How often its handling was begun."""
+    """How many attempts were begun."""
     answered: int
-    """How many of those ended with an answer; the others ended with their worker."""
+    """How many attempts ended with a result; during the others the worker died."""
     message: Message
 
     @property
     def suspect(self) -> bool:
-        """Whether a worker may have died of it."""
+        """Whether a worker may have died because of it."""
         return self.attempts > self.answered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
-    waiting: Waiting
+class AttemptSucceeded:
+    waiting: PendingMessage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
-    waiting: Waiting
+class AttemptFailed:
+    waiting: PendingMessage
     error: str
     final: bool = False
-    """No further attempt can help."""
+    """No further attempt is useful."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Withdrawn:
-    """It was not ours to handle: settled or held by somebody else, or the database was away. Nothing was done."""
+class AttemptWithdrawn:
+    """Not handled: settled or held by another worker, or the database was unavailable."""
 
-    waiting: Waiting
+    waiting: PendingMessage
     reason: str
     begun: bool = True
-    """Whether an attempt was counted for it."""
+    """Whether an attempt was counted."""
 
 
-Outcome = Done | Failed | Withdrawn
+AttemptOutcome = AttemptSucceeded | AttemptFailed | AttemptWithdrawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +67,13 @@ class WorkerSettings:
     max_attempts: int = 10
     backoff: Backoff = field(default_factory=lambda: Backoff(base_seconds=1.0, longest_seconds=600.0))
     parked_holds_key: bool = False
-    """Whether later messages of a key wait behind a parked one until a person has dealt with it."""
+    """Whether later messages of a key wait for a parked one until it is retried or dropped."""
     keep_seconds: float = 7 * 86400.0
-    """For how long finished messages are kept, so that repeats of them are known."""
+    """How long finished messages are kept, so that repeats are recognized."""
     lease_seconds: float = 15.0
     poll_seconds: float = 1.0
-    """The longest wait between two looks at an idle inbox."""
+    """The longest wait between two polls of an idle inbox."""
     rest_seconds: float = 1.0
-    """How long a key is left alone whose first message somebody else holds."""
+    """How long to skip a key whose first message another worker holds."""
     drain_seconds: float = 30.0
-    """How long a stop waits for handlers that have begun."""
+    """How long a stop waits for running handlers."""

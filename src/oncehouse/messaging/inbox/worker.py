@@ -1,7 +1,7 @@
-"""Workers of a stored inbox: attempts in threads, or as tasks of an event loop, over one dispatcher.
+"""Workers of a stored inbox: attempts run in threads, or as tasks of an event loop, over one dispatcher.
 
-The loop is the same in both: a turn of the dispatcher, begin what it says, wait until something has ended or the next
-turn is due. On a stop nothing more is begun, what was begun may end within a bound, and the buckets are given back.
+Both loops are the same: a turn of the dispatcher, begin the messages it returns, wait until an attempt ends or the next
+turn is due. After a stop no attempt begins, running ones may end within the drain time, and the buckets are released.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from contextlib import suppress
 
 from oncehouse.errors import TransientError
 from oncehouse.messaging.inbox.dispatcher import Dispatcher, Turn, WorkCounts
-from oncehouse.messaging.inbox.handler_call import Attempts
-from oncehouse.messaging.inbox.types import Outcome, Waiting
+from oncehouse.messaging.inbox.handler_call import HandlerCaller
+from oncehouse.messaging.inbox.types import AttemptOutcome, PendingMessage
 
-_AWAY_SECONDS = 1.0
+_UNAVAILABLE_SECONDS = 1.0
 
 
-class Worker:
-    """Works off one stored inbox. Several workers, in whatever processes, share it between them."""
+class InboxWorker:
+    """Handles the messages of one stored inbox. Several workers, in any number of processes, share it."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        attempts: Attempts,
+        attempts: HandlerCaller,
         *,
         concurrency: int,
         drain_seconds: float,
         report: Callable[[TransientError], None] | None = None,
         dispose: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`dispose` closes what belongs to the event loop of one `run_async`."""
+        """`dispose` closes resources of the event loop of one `run_async`."""
         self._dispatcher = dispatcher
         self._attempts = attempts
         self._concurrency = concurrency
@@ -50,7 +50,7 @@ class Worker:
         return self._dispatcher.counts
 
     def stop(self) -> None:
-        """Begin nothing more; `run` returns when what was begun has ended. From any thread."""
+        """Begin no further attempt; `run` returns once running ones have ended. Callable from any thread."""
         self._stop.set()
         self._wake()
 
@@ -59,30 +59,30 @@ class Worker:
         if inspect.iscoroutinefunction(self._attempts.handler):
             asyncio.run(self.run_async(once=once))
             return
-        ended: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
-        todo: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[AttemptOutcome | None] = queue.SimpleQueue()
+        todo: queue.SimpleQueue[PendingMessage | None] = queue.SimpleQueue()
         self._wake = lambda: ended.put(None)
         self._start_threads(todo, ended)
-        got: list[Outcome] = []
+        outcomes: list[AttemptOutcome] = []
         try:
             while not self._stop.is_set():
-                taken, got = got, []
+                taken, outcomes = outcomes, []
                 turn = self._turn(taken)
                 for row in turn.begin:
                     todo.put(row)
                 if once and turn.idle:
                     break
-                got = _collect(ended, turn.wait_seconds)
+                outcomes = _collect(ended, turn.wait_seconds)
         finally:
             until = time.monotonic() + self._drain_seconds
-            while not self._drained(got) and time.monotonic() < until:
-                got = _collect(ended, 0.1)
+            while not self._drained(outcomes) and time.monotonic() < until:
+                outcomes = _collect(ended, 0.1)
             for _ in range(self._concurrency):
                 todo.put(None)
             self._leave()
 
     def _start_threads(
-        self, todo: queue.SimpleQueue[Waiting | None], ended: queue.SimpleQueue[Outcome | None]
+        self, todo: queue.SimpleQueue[PendingMessage | None], ended: queue.SimpleQueue[AttemptOutcome | None]
     ) -> None:
         def serve() -> None:
             while (row := todo.get()) is not None:
@@ -94,18 +94,18 @@ class Worker:
 
     async def run_async(self, *, once: bool = False) -> None:
         """As `run`, for async handlers, in the running event loop."""
-        ended: asyncio.Queue[Outcome | None] = asyncio.Queue()
+        ended: asyncio.Queue[AttemptOutcome | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         self._wake = lambda: loop.call_soon_threadsafe(ended.put_nowait, None)
         tasks: set[asyncio.Task[None]] = set()
 
-        async def attempt(row: Waiting) -> None:
+        async def attempt(row: PendingMessage) -> None:
             ended.put_nowait(await self._attempts.run_async(row))
 
-        got: list[Outcome] = []
+        outcomes: list[AttemptOutcome] = []
         try:
             while not self._stop.is_set():
-                taken, got = got, []
+                taken, outcomes = outcomes, []
                 turn = await asyncio.to_thread(self._turn, taken)
                 for row in turn.begin:
                     task = loop.create_task(attempt(row))
@@ -113,11 +113,11 @@ class Worker:
                     task.add_done_callback(tasks.discard)
                 if once and turn.idle:
                     break
-                got = await _collect_async(ended, turn.wait_seconds)
+                outcomes = await _collect_async(ended, turn.wait_seconds)
         finally:
             until = time.monotonic() + self._drain_seconds
-            while not await asyncio.to_thread(self._drained, got) and time.monotonic() < until:
-                got = await _collect_async(ended, 0.1)
+            while not await asyncio.to_thread(self._drained, outcomes) and time.monotonic() < until:
+                outcomes = await _collect_async(ended, 0.1)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -126,15 +126,15 @@ class Worker:
             if self._dispose is not None:
                 await self._dispose()
 
-    def _turn(self, ended: Sequence[Outcome]) -> Turn:
-        """A turn that outlasts a database that is away: nothing is begun meanwhile."""
+    def _turn(self, ended: Sequence[AttemptOutcome]) -> Turn:
+        """A turn that survives an unavailable database, without beginning an attempt."""
         try:
             return self._dispatcher.turn(ended)
         except TransientError as error:
             self._report(error)
-            return Turn(begin=(), wait_seconds=_AWAY_SECONDS, idle=False)
+            return Turn(begin=(), wait_seconds=_UNAVAILABLE_SECONDS, idle=False)
 
-    def _drained(self, ended: Sequence[Outcome]) -> bool:
+    def _drained(self, ended: Sequence[AttemptOutcome]) -> bool:
         try:
             return self._dispatcher.drain(ended)
         except TransientError as error:
@@ -142,30 +142,32 @@ class Worker:
             return False
 
     def _leave(self) -> None:
-        # A lease that could not be given back runs out by itself.
+        # A lease that could not be released expires by itself.
         with suppress(TransientError):
             self._dispatcher.leave()
 
 
-def _collect(ended: queue.SimpleQueue[Outcome | None], wait_seconds: float) -> list[Outcome]:
-    """What has ended, after waiting for the first of it. None only wakes."""
-    got: list[Outcome] = []
+def _collect(ended: queue.SimpleQueue[AttemptOutcome | None], wait_seconds: float) -> list[AttemptOutcome]:
+    """Ended attempts, after waiting for the first one. None only wakes the loop."""
+    outcomes: list[AttemptOutcome] = []
     with suppress(queue.Empty):
         outcome = ended.get(timeout=wait_seconds) if wait_seconds > 0 else ended.get_nowait()
         while True:
             if outcome is not None:
-                got.append(outcome)
+                outcomes.append(outcome)
             outcome = ended.get_nowait()
-    return got
+    return outcomes
 
 
-async def _collect_async(ended: asyncio.Queue[Outcome | None], wait_seconds: float) -> list[Outcome]:
-    got: list[Outcome] = []
+async def _collect_async(
+    ended: asyncio.Queue[AttemptOutcome | None], wait_seconds: float
+) -> list[AttemptOutcome]:
+    outcomes: list[AttemptOutcome] = []
     with suppress(asyncio.QueueEmpty, TimeoutError):
         async with asyncio.timeout(wait_seconds):
             outcome = await ended.get()
         while True:
             if outcome is not None:
-                got.append(outcome)
+                outcomes.append(outcome)
             outcome = ended.get_nowait()
-    return got
+    return outcomes

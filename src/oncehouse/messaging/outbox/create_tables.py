@@ -1,4 +1,4 @@
-"""The outbox's tables, told as statements or made, in the database of a messaging file."""
+"""The statements that create the outbox's tables, and their execution, for `oncehouse outbox init`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oncehouse.messaging.outbox.outbox import Outbox
 
 
 def list_statements(url: str, table: str) -> tuple[str, ...]:
-    """Asks no database: the URL says which kind it is."""
+    """Does not connect: the dialect comes from the URL."""
     try:
         database = make_url(url).get_backend_name()
     except ArgumentError:
@@ -22,8 +22,8 @@ def list_statements(url: str, table: str) -> tuple[str, ...]:
     return Outbox(table).ddl(database)
 
 
-def make_tables(url: str, table: str) -> bool:
-    """False where the outbox was there already; what is missing beside it is made all the same."""
+def create_tables(url: str, table: str) -> bool:
+    """False if the outbox existed already; other missing tables are created in any case."""
     outbox = Outbox(table)
     engine = open_engine(url, setting="database")
     try:

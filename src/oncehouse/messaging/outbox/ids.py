@@ -1,7 +1,7 @@
-"""Ids of outbox messages: UUIDs of version 7, which begin with the time they were made at.
+"""Ids of outbox messages: UUIDs of version 7, which begin with their time of creation.
 
-So they grow with the table, which keeps its index small and warm, and whoever looks for a message knows from when on
-to look, also when its row has gone.
+They grow with the table, which keeps its index small and cached, and tell from what time on to search Kafka for a
+message whose row was deleted.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def make_id(now_ms: int | None = None) -> UUID:
 
 
 def time_of(message_id: UUID) -> float | None:
-    """Seconds since 1970 at which the id was made; None for ids of other kinds."""
+    """Seconds since 1970 at which the id was created; None for other UUID versions."""
     return (message_id.int >> 80) / 1000 if message_id.version == _VERSION else None

@@ -1,4 +1,4 @@
-"""One message in the outbox table, as a person asks for it. Reads only; ages are on the database's clock."""
+"""One message in the outbox table, for `oncehouse outbox trace`. Reads only; ages are by the database's clock."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from oncehouse.messaging.outbox.tables import OutboxTables
 
 class RowState(StrEnum):
     WAITING = "waiting"
-    """For a relay; with an error where sending has failed so far."""
+    """For a relay; has an error if sending failed so far."""
     PARKED = "parked"
-    """It cannot be sent as it is."""
+    """Kafka refuses it."""
     BEHIND = "behind a parked one"
     """It waits for a parked message of its key."""
     SENT = "sent"
@@ -44,12 +44,12 @@ class OutboxRowView:
 
 
 def find_row(engine: Engine, tables: OutboxTables, message_id: UUID) -> OutboxRowView | None:
-    """None where no such row is (any more). Raises TransientError or PermanentError for the database's errors."""
+    """None if there is no such row (any more). Raises TransientError or PermanentError for database errors."""
     outbox = tables.outbox
-    asked = select(outbox, DatabaseClock().label("now")).where(outbox.c.id == message_id)
+    query = select(outbox, DatabaseClock().label("now")).where(outbox.c.id == message_id)
     try:
         with engine.connect() as connection:
-            row = connection.execute(asked).first()
+            row = connection.execute(query).first()
     except DBAPIError as error:
         raise wrap_error(error, what=f"Outbox {tables.name}", where=locate(engine)) from error
     return None if row is None else _view(row)

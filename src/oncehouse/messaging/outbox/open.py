@@ -1,4 +1,4 @@
-"""An outbox as a person at a command line or a program opens it: how it stands, and a hand on what is parked."""
+"""An outbox as commands and the dashboard open it: its status, and changes to parked messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 
 from oncehouse.common.database import Patience, begin, open_engine
 from oncehouse.messaging.outbox import parked
-from oncehouse.messaging.outbox.parked import Moved, Which
+from oncehouse.messaging.outbox.parked import ParkedChange, ParkedSelection
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
-from oncehouse.messaging.outbox.tables import DEFAULT_TABLE, OutboxTables, check_made, outbox_tables
+from oncehouse.messaging.outbox.tables import DEFAULT_TABLE, OutboxTables, outbox_tables, require_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,25 +24,25 @@ class OpenedOutbox:
         with begin(self.engine, whose=f"Outbox {self.tables.name}") as connection:
             return read_status(connection, self.tables)
 
-    def count(self, which: Which) -> Moved:
-        return parked.count(self.engine, self.tables, which)
+    def count(self, selection: ParkedSelection) -> ParkedChange:
+        return parked.count(self.engine, self.tables, selection)
 
-    def retry(self, which: Which) -> Moved:
-        return parked.retry(self.engine, self.tables, which)
+    def retry(self, selection: ParkedSelection) -> ParkedChange:
+        return parked.retry(self.engine, self.tables, selection)
 
-    def drop(self, which: Which) -> Moved:
-        return parked.drop(self.engine, self.tables, which)
+    def drop(self, selection: ParkedSelection) -> ParkedChange:
+        return parked.drop(self.engine, self.tables, selection)
 
 
 @contextmanager
 def open_outbox(
     database: str, table: str = DEFAULT_TABLE, *, patience: Patience | None = None
 ) -> Iterator[OpenedOutbox]:
-    """Raises ConfigurationError where the outbox has not been made yet."""
+    """Raises ConfigurationError if the outbox table does not exist."""
     engine = open_engine(database, setting="database", patience=patience)
     tables = outbox_tables(table)
     try:
-        check_made(engine, tables)
+        require_tables(engine, tables)
         yield OpenedOutbox(engine=engine, tables=tables)
     finally:
         engine.dispose()

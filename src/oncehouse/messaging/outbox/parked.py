@@ -1,7 +1,7 @@
-"""Parked messages: found, let go again, or dropped by a person.
+"""Parked messages: list them, retry them, or drop them.
 
-A parked message holds back the later ones of its topic and key, which are parked behind it. Letting go or dropping
-moves the whole key in one transaction, under the locks of its buckets, so that no relay sees half of it.
+A parked message holds back the later ones of its topic and key, which are parked behind it. A retry or a drop moves the
+whole key in one transaction, under the locks of its buckets, so that no relay sees half of it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class ParkedMessage:
     age_seconds: float
     """Since it was written."""
     parked_seconds: float
-    """Since it was put aside."""
+    """Since it was parked."""
     behind: int
     """How many later messages of its key wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class ParkedChange:
     messages: int
-    """Parked messages that were let go or dropped."""
+    """Parked messages that were retried or dropped."""
     freed: int
-    """Messages that waited behind them and wait no longer."""
+    """Messages that waited for them and were released."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Which:
-    """Which parked messages are meant: these ids, all of a topic, or all. Exactly one of them."""
+class ParkedSelection:
+    """Selects parked messages: by id, by topic, or all. Exactly one of the three."""
 
     ids: Sequence[UUID] = ()
     topic: str | None = None
@@ -51,13 +51,13 @@ class Which:
 
     def __post_init__(self) -> None:
         if sum([bool(self.ids), self.topic is not None, self.all]) != 1:
-            raise ConfigurationError("Say which parked messages are meant: --id ID, --topic NAME, or --all.")
+            raise ConfigurationError("Select parked messages: --id ID, --topic NAME, or --all.")
 
 
 def list_parked(
     connection: Connection, tables: OutboxTables, *, limit: int | None = None
 ) -> tuple[ParkedMessage, ...]:
-    """The oldest first; those that merely wait behind another are counted with it."""
+    """The oldest first; messages that wait for a parked one are counted with it."""
     outbox = tables.outbox
     later = outbox.alias("later")
     behind = select(func.count()).where(later.c.behind == outbox.c.id).scalar_subquery()
@@ -92,37 +92,37 @@ def list_parked(
     )
 
 
-def retry(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
-    """Let them be sent again, with all that waits behind them, in their order."""
+def retry(engine: Engine, tables: OutboxTables, selection: ParkedSelection) -> ParkedChange:
+    """Have them sent again, with all messages that wait for them, in their order."""
     outbox = tables.outbox
     with begin(engine, whose=f"Outbox {tables.name}") as connection:
-        ids = _lock(connection, tables, which)
-        freed = _let_go_behind(connection, tables, ids)
+        ids = _lock(connection, tables, selection)
+        freed = _release_behind(connection, tables, ids)
         connection.execute(update(outbox).where(outbox.c.id.in_(ids)).values(parked_at=None))
-        return Moved(messages=len(ids), freed=freed)
+        return ParkedChange(messages=len(ids), freed=freed)
 
 
-def drop(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
-    """Delete them for good, unsent; what waited behind them is sent."""
+def drop(engine: Engine, tables: OutboxTables, selection: ParkedSelection) -> ParkedChange:
+    """Delete them unsent; the messages that waited for them are sent."""
     outbox = tables.outbox
     with begin(engine, whose=f"Outbox {tables.name}") as connection:
-        ids = _lock(connection, tables, which)
-        freed = _let_go_behind(connection, tables, ids)
+        ids = _lock(connection, tables, selection)
+        freed = _release_behind(connection, tables, ids)
         connection.execute(delete(outbox).where(outbox.c.id.in_(ids)))
-        return Moved(messages=len(ids), freed=freed)
+        return ParkedChange(messages=len(ids), freed=freed)
 
 
-def count(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
-    """What letting go or dropping would move; changes nothing."""
+def count(engine: Engine, tables: OutboxTables, selection: ParkedSelection) -> ParkedChange:
+    """What a retry or a drop would change."""
     outbox = tables.outbox
     with begin(engine, whose=f"Outbox {tables.name}") as connection:
-        ids = _lock(connection, tables, which)
+        ids = _lock(connection, tables, selection)
         behind = select(func.count()).select_from(outbox).where(outbox.c.behind.in_(ids))
-        return Moved(messages=len(ids), freed=connection.execute(behind).scalar_one())
+        return ParkedChange(messages=len(ids), freed=connection.execute(behind).scalar_one())
 
 
-def _let_go_behind(connection: Connection, tables: OutboxTables, ids: list[UUID]) -> int:
-    """What waited for these waits no longer; returns how many."""
+def _release_behind(connection: Connection, tables: OutboxTables, ids: list[UUID]) -> int:
+    """Release the messages that waited for these; returns how many."""
     outbox = tables.outbox
     freed = update(outbox).where(outbox.c.behind.in_(ids)).values(parked_at=None, behind=None)
     return connection.execute(freed).rowcount
@@ -133,21 +133,21 @@ def _is_parked(tables: OutboxTables) -> ColumnElement[bool]:
     return and_(outbox.c.parked_at.is_not(None), outbox.c.behind.is_(None))
 
 
-def _lock(connection: Connection, tables: OutboxTables, which: Which) -> list[UUID]:
-    """The ids that are meant and parked, once no relay can write to their buckets any more."""
+def _lock(connection: Connection, tables: OutboxTables, selection: ParkedSelection) -> list[UUID]:
+    """The ids of the selected parked messages, after locking their buckets against relays."""
     outbox = tables.outbox
     asked = select(outbox.c.id, outbox.c.bucket).where(_is_parked(tables))
-    if which.ids:
-        asked = asked.where(outbox.c.id.in_(which.ids))
-    if which.topic is not None:
-        asked = asked.where(outbox.c.topic == which.topic)
+    if selection.ids:
+        asked = asked.where(outbox.c.id.in_(selection.ids))
+    if selection.topic is not None:
+        asked = asked.where(outbox.c.topic == selection.topic)
     buckets = {row.bucket for row in connection.execute(asked)}
     lock_buckets(connection, tables.leases, tables.name, buckets)
     ids = [row.id for row in connection.execute(asked) if row.bucket in buckets]
-    if unknown := sorted(str(one) for one in set(which.ids) - set(ids)):
+    if unknown := sorted(str(one) for one in set(selection.ids) - set(ids)):
         more = f", nor are {len(unknown) - 1} more of those" if len(unknown) > 1 else ""
         raise ConfigurationError(
             f"{unknown[0]} is not parked in {tables.name}{more}; nothing was changed. `oncehouse outbox status` lists "
-            "what is parked; what waits behind a parked message goes with that one."
+            "parked messages; the messages behind a parked one move with it."
         )
     return ids

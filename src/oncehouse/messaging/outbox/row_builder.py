@@ -1,4 +1,4 @@
-"""Messages as rows of the outbox table, whoever inserts them. Pure, but for the id and its time."""
+"""Messages as rows of the outbox table, for SQLAlchemy and Django. Pure, except for the id and its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oncehouse.messaging.outbox.tables import bucket_of
 
 @dataclass(frozen=True, kw_only=True)
 class NewRow:
-    """What a writer says; the rest of the columns is the database's and the relay's."""
+    """The columns that the writer sets; the database and the relay set the others."""
 
     id: UUID
     bucket: int

@@ -23,6 +23,6 @@ def _check_table(name: str) -> str:
 
 class OutboxSettings(Section):
     table: Annotated[str, AfterValidator(_check_table)] = "oncehouse_outbox"
-    """The outbox table, with its schema before it where it has one: `sales.outbox`."""
+    """The outbox table, with its schema if it has one: `sales.outbox`."""
     relay: RelaySettings = RelaySettings()
-    """How the relay works."""
+    """Settings of the relay."""

@@ -1,4 +1,4 @@
-"""How an outbox stands, as one frozen value: what waits and for how long, what is parked and why, who relays."""
+"""The status of an outbox: waiting and parked messages, and the relays that work on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RelayStatus:
     buckets: int
     asleep: bool
     live: bool
-    """False: it has died or cannot reach the database; its buckets go to others."""
+    """False: it has died or cannot reach the database; other relays take its buckets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class OutboxStatus:
     table: str
     waiting: int
     oldest_seconds: float | None
-    """How long the oldest waiting message has been waiting; None where none waits."""
+    """Age of the oldest waiting message; None if none waits."""
     failing: int
     """Waiting messages that failed before; the relay counts at the oldest of each bucket."""
     attempts: int
@@ -37,12 +37,12 @@ class OutboxStatus:
     last_error: str | None
     parked: int
     behind: int
-    """Messages that wait behind a parked one of their key."""
+    """Messages that wait for a parked one of their key."""
     sent_kept: int
     """Sent messages that are still in the table."""
     relays: tuple[RelayStatus, ...]
     free_buckets: int
-    """Buckets that nobody works on just now."""
+    """Buckets without a live relay."""
     parked_messages: tuple[ParkedMessage, ...]
     """The oldest of them."""
 

@@ -1,9 +1,9 @@
-"""The outbox table: a row is a message that a committed transaction wants sent.
+"""The outbox table: each row is a message that a committed transaction wants sent.
 
-`seq` grows with every insert, so the rows of a key, written under a lock of the caller's own, stand in their order.
-`bucket` comes from the key alone: whoever holds a bucket holds every row of its keys. A row waits while `sent_at` and
-`parked_at` are empty. The user may choose the table's name; the tables of bucket leases stand in the same schema. On
-PostgreSQL a trigger wakes relays, but only while one of them sleeps: NOTIFY makes commits wait for each other.
+Order by key: `seq` grows with every insert, so rows of a key that are written under the caller's own lock are in order.
+`bucket` depends on the key alone, so the holder of a bucket holds every row of its keys. A row waits while `sent_at`
+and `parked_at` are empty. Users can choose the table's name; the tables of bucket leases are in the same schema. On
+PostgreSQL a trigger notifies relays, but only while one of them sleeps: NOTIFY serializes commits.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from oncehouse.messaging.database import creation_statements, storage_parameters
 
 DEFAULT_TABLE = "oncehouse_outbox"
 BUCKETS = 64
-"""How many ways the work can be shared. Never changed: rows of a key must stay in one bucket."""
+"""The number of shares of the work. Never changed: rows of a key must stay in one bucket."""
 CHANNEL = "oncehouse_outbox"
-"""Where PostgreSQL notifies relays; the payload is the table's name."""
+"""The channel on which PostgreSQL notifies relays; the payload is the table's name."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-# A queue turns over many times its size: vacuum goes by rows that died, not by a share of the table, and does not rest.
+# A queue turns over many times its size: vacuum by the number of dead rows, not by a share of the table, without delay.
 _QUEUE_TABLE = {
     "autovacuum_vacuum_scale_factor": 0,
     "autovacuum_vacuum_threshold": 20_000,
@@ -57,7 +57,7 @@ _QUEUE_TABLE = {
     "autovacuum_analyze_scale_factor": 0,
     "autovacuum_analyze_threshold": 50_000,
     "autovacuum_vacuum_cost_delay": 0,
-    # Giving empty pages back takes a lock that stops everybody; a queue needs them again in a moment.
+    # Truncating empty pages takes an exclusive lock, and a queue needs them again soon.
     "vacuum_truncate": "false",
 }
 _WAKE_FUNCTION = """CREATE OR REPLACE FUNCTION {function} RETURNS trigger LANGUAGE plpgsql AS $wake$
@@ -83,7 +83,7 @@ class OutboxTables:
 
 @cache
 def outbox_tables(name: str = DEFAULT_TABLE) -> OutboxTables:
-    """`name` may have a schema before it: `sales.outbox`. Raises ConfigurationError for what is no plain name."""
+    """`name` may include a schema: `sales.outbox`. Raises ConfigurationError for an invalid name."""
     schema, _, table = check_outbox_name(name).rpartition(".")
     metadata = MetaData()
     return OutboxTables(
@@ -104,7 +104,7 @@ def check_outbox_name(name: str) -> str:
 
 
 def bucket_of(key: bytes | None, message_id: UUID) -> int:
-    """CRC-32 of the key, so that services in other languages can write rows too. Without a key there is no order."""
+    """CRC-32 of the key, so that services in other languages can write rows, too. Without a key there is no order."""
     return zlib.crc32(message_id.bytes if key is None else key) % BUCKETS
 
 
@@ -112,23 +112,23 @@ def _define_outbox(metadata: MetaData, name: str, schema: str | None) -> Table:
     table = Table(
         name,
         metadata,
-        # From SQLite a number may otherwise come back when the newest row has been deleted.
+        # SQLite could otherwise reuse a number after the newest row was deleted.
         Column("seq", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
         Column("id", Uuid, nullable=False),
         Column("bucket", SmallInteger, nullable=False),
         Column("topic", String(249), nullable=False),
         Column("key", LargeBinary),
         Column("value", LargeBinary),
-        # A JSON list of [name, value]; a value that is no text is {"base64": …}.
+        # A JSON list of [name, value]; see `header_encoding`.
         Column("headers", Text),
         Column("created_at", Float(53), nullable=False, server_default=DatabaseClock()),
-        # How often sending failed, and what was said last.
+        # How often sending failed, and the last error.
         Column("attempts", Integer, nullable=False, server_default=text("0")),
         Column("last_error", Text),
-        # Put aside: it can never be sent as it is, or (`behind`) it waits for such a one of its key.
+        # Parked: Kafka refuses the message, or (`behind`) it waits for a parked one of its key.
         Column("parked_at", Float(53)),
         Column("behind", Uuid),
-        # Where rows are kept after they were sent: when, and where in Kafka they are.
+        # Set on sent rows if they are kept: when, and their place in Kafka.
         Column("sent_at", Float(53)),
         Column("sent_partition", Integer),
         Column("sent_offset", BigInteger),
@@ -166,7 +166,7 @@ def create_outbox(connection: Connection, tables: OutboxTables) -> None:
         connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
-def check_made(engine: Engine, tables: OutboxTables) -> None:
+def require_tables(engine: Engine, tables: OutboxTables) -> None:
     """Raises ConfigurationError where the outbox has not been made yet."""
     with begin(engine, whose=f"Outbox {tables.name}") as connection:
         if not inspect(connection).has_table(tables.outbox.name, schema=tables.outbox.schema):

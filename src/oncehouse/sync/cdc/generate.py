@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.connector_config import Database, Topics, topic_of
+from oncehouse.messaging.cdc.connector_config import ConnectorTopics, Database, topic_of
 from oncehouse.messaging.cdc.generate import Draft, draft_connector
 from oncehouse.messaging.cdc.source_tables import SourceTable, read_table
 from oncehouse.sync.cdc.pipeline_files import TopicAddress, check_column_name, write_pipeline
@@ -39,7 +39,7 @@ def draft_pipelines(
     *,
     prefix: str,
     database: Database,
-    topics: Topics,
+    topics: ConnectorTopics,
     bootstrap_servers: str,
     without_full: bool,
 ) -> Draft:

@@ -23,7 +23,7 @@ from oncehouse.column_types.types import (
     clickhouse_name,
     is_nullable,
 )
-from oncehouse.messaging.cdc.column_types import Column
+from oncehouse.messaging.cdc.column_types import PostgresColumn
 
 _INTEGERS = {"int2", "int4", "int8", "oid"}
 # JSON stands as the database spells it.
@@ -41,7 +41,7 @@ _ADVICE = {
 }
 
 
-def explain_mismatch(column: Column, type_: ColumnType) -> str | None:
+def explain_mismatch(column: PostgresColumn, type_: ColumnType) -> str | None:
     """Why the log cannot fill a column of this type; None where it can."""
     if not _fits_whole(column, bare(type_)):
         name = f"{column.type_name}{'[]' if column.is_array else ''}"
@@ -52,13 +52,13 @@ def explain_mismatch(column: Column, type_: ColumnType) -> str | None:
     return None
 
 
-def _fits_whole(column: Column, inner: ColumnType) -> bool:
+def _fits_whole(column: PostgresColumn, inner: ColumnType) -> bool:
     if not column.is_array:
         return _fits(column, inner)
     return isinstance(inner, Array) and _fits(column, bare(inner.item))
 
 
-def _fits(column: Column, inner: ColumnType) -> bool:  # noqa: PLR0911 - one case a type
+def _fits(column: PostgresColumn, inner: ColumnType) -> bool:  # noqa: PLR0911 - one case a type
     if column.is_enum or column.type_name in _TEXTS:
         return isinstance(inner, String) or (
             isinstance(inner, Enum) and not column.type_name.startswith("json")
@@ -84,14 +84,14 @@ def _fits(column: Column, inner: ColumnType) -> bool:  # noqa: PLR0911 - one cas
             return False
 
 
-def _holds_ticks(column: Column, inner: ColumnType) -> bool:
+def _holds_ticks(column: PostgresColumn, inner: ColumnType) -> bool:
     ticks = column.modifier if column.modifier >= 0 else _DEFAULT_TICKS
     if isinstance(inner, DateTime):
         return ticks == 0
     return isinstance(inner, DateTime64) and inner.precision >= ticks
 
 
-def _scale(column: Column) -> int:
+def _scale(column: PostgresColumn) -> int:
     """Digits behind the point; of a numeric without any, what a row has is judged when it comes."""
     if column.modifier < _HEADER_BYTES:
         return 0

@@ -39,7 +39,7 @@ class SyncLease:
         if time.monotonic() < self.renew_at:
             return True
         begun_at = time.monotonic()
-        share = self.leases.tend()
+        share = self.leases.renew()
         self.tokens = share.tokens
         self.renew_at = begun_at + self.leases.lease_seconds / 3
         # Another run that looks in at this moment is a member too, but does not wait.

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.column_types.parser import parse_type
-from oncehouse.messaging.cdc.column_types import Column, choose_type
+from oncehouse.messaging.cdc.column_types import PostgresColumn, choose_type
 
 
 def numeric(precision: int, scale: int) -> int:
@@ -43,19 +43,19 @@ def numeric(precision: int, scale: int) -> int:
     ],
 )
 def test_a_column_gets_a_type_that_holds_all_its_values(type_name, modifier, expected):
-    made = Column(name="c", type_name=type_name, modifier=modifier, not_null=True)
+    made = PostgresColumn(name="c", type_name=type_name, modifier=modifier, not_null=True)
     assert choose_type(made) == expected
 
 
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        (Column(name="c", type_name="int4"), "Nullable(Int32)"),
-        (Column(name="c", type_name="int4", is_array=True), "Array(Nullable(Int32))"),
-        (Column(name="c", type_name="mood", is_enum=True), "LowCardinality(Nullable(String))"),
-        (Column(name="c", type_name="mood", is_enum=True, not_null=True), "LowCardinality(String)"),
-        (Column(name="c", type_name="mood", is_enum=True, is_array=True), "Array(Nullable(String))"),
-        (Column(name="c", type_name="point", is_array=True), None),
+        (PostgresColumn(name="c", type_name="int4"), "Nullable(Int32)"),
+        (PostgresColumn(name="c", type_name="int4", is_array=True), "Array(Nullable(Int32))"),
+        (PostgresColumn(name="c", type_name="mood", is_enum=True), "LowCardinality(Nullable(String))"),
+        (PostgresColumn(name="c", type_name="mood", is_enum=True, not_null=True), "LowCardinality(String)"),
+        (PostgresColumn(name="c", type_name="mood", is_enum=True, is_array=True), "Array(Nullable(String))"),
+        (PostgresColumn(name="c", type_name="point", is_array=True), None),
     ],
 )
 def test_nulls_arrays_and_labels_have_their_place(column, expected):
@@ -64,7 +64,7 @@ def test_nulls_arrays_and_labels_have_their_place(column, expected):
 
 @given(
     st.builds(
-        Column,
+        PostgresColumn,
         name=st.just("c"),
         type_name=st.sampled_from(
             ["numeric", "timestamp", "int4", "text", "bit", "uuid", "money", "unheard_of"]

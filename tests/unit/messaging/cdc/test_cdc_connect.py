@@ -6,7 +6,7 @@ import pytest
 
 from fake_connect import serve_connect
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.cdc.apply_connector import apply_connector, await_running
+from oncehouse.messaging.cdc.apply_connector import apply_connector, wait_until_running
 from oncehouse.messaging.cdc.connect_client import ConnectClient, find_cause
 from oncehouse.messaging.cdc.health import list_connectors
 from oncehouse.messaging.cdc.settings import CdcSettings
@@ -38,7 +38,7 @@ def test_a_connector_is_put_once_and_again_only_when_it_differs(fake, client):
     assert fake.puts == 1
     assert apply_connector(client, "a b/c", CONFIG | {"tasks.max": "1"}) == "changed"
     assert fake.connectors == {"a b/c": CONFIG | {"tasks.max": "1", "name": "a b/c"}}
-    assert await_running(client, "a b/c", patience_seconds=5).running
+    assert wait_until_running(client, "a b/c", timeout_seconds=5).running
 
 
 def test_a_failed_task_is_told_in_its_own_words(fake, client):
@@ -47,7 +47,7 @@ def test_a_failed_task_is_told_in_its_own_words(fake, client):
     with pytest.raises(
         PermanentError, match=r"connector shop failed: java.net.UnknownHostException: db\. Correct"
     ):
-        await_running(client, "shop", patience_seconds=5)
+        wait_until_running(client, "shop", timeout_seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_connector_that_does_not_get_up_is_waited_for_only_so_long(fake, clien
     if state is not None:
         fake.states["shop"] = state
     with pytest.raises(TransientError, match=told):
-        await_running(client, "shop", patience_seconds=0)
+        wait_until_running(client, "shop", timeout_seconds=0)
 
 
 def test_a_rebalance_is_waited_for(fake, client):
@@ -85,10 +85,10 @@ def test_a_rebalance_is_waited_for(fake, client):
             ConfigurationError,
             "has no Debezium for PostgreSQL",
         ),
-        (500, {"message": "oops"}, TransientError, "cannot do it now"),
+        (500, {"message": "oops"}, TransientError, "is busy"),
         (403, {}, ConfigurationError, "refused the user"),
         (200, b"<html>", PermanentError, "is it Kafka Connect"),
-        (404, b"", PermanentError, "is no Kafka Connect"),
+        (404, b"", PermanentError, "is not Kafka Connect"),
     ],
 )
 def test_refusals_read_as_advice(fake, client, status, body, kind, told):

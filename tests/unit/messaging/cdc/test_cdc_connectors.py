@@ -7,10 +7,10 @@ import yaml
 
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.column_types import Column
+from oncehouse.messaging.cdc.column_types import PostgresColumn
 from oncehouse.messaging.cdc.connector_config import (
+    ConnectorTopics,
     Database,
-    Topics,
     check_reference,
     holds_plain_password,
     make_outbox_connector,
@@ -27,12 +27,12 @@ ORDERS = SourceTable(
     schema="sales",
     name="order-lines",
     columns=(
-        Column(name="id", type_name="int8", not_null=True),
-        Column(name="line", type_name="int4", not_null=True),
-        Column(name="note: '#'", type_name="text", may_be_toasted=True),
-        Column(name="_version", type_name="int4"),
-        Column(name="spot", type_name="point"),
-        Column(name="tab\there", type_name="int4"),
+        PostgresColumn(name="id", type_name="int8", not_null=True),
+        PostgresColumn(name="line", type_name="int4", not_null=True),
+        PostgresColumn(name="note: '#'", type_name="text", may_be_toasted=True),
+        PostgresColumn(name="_version", type_name="int4"),
+        PostgresColumn(name="spot", type_name="point"),
+        PostgresColumn(name="tab\there", type_name="int4"),
     ),
     key=("id", "line"),
     full_identity=True,
@@ -40,7 +40,7 @@ ORDERS = SourceTable(
 
 
 def test_a_connector_follows_exactly_its_tables_and_holds_no_password():
-    config = make_table_connector("shop", DATABASE, [ORDERS], Topics(partitions=3))
+    config = make_table_connector("shop", DATABASE, [ORDERS], ConnectorTopics(partitions=3))
     assert config["table.include.list"] == r"sales\.order-lines"
     assert (config["slot.name"], config["publication.name"], config["topic.prefix"]) == (
         *("oncehouse_shop",) * 2,
@@ -56,13 +56,13 @@ def test_a_connector_follows_exactly_its_tables_and_holds_no_password():
 
 def test_a_user_without_a_password_needs_none():
     database = Database(host="db", port=5432, name="app", user="reader")
-    config = make_table_connector("shop", database, [ORDERS], Topics())
+    config = make_table_connector("shop", database, [ORDERS], ConnectorTopics())
     assert "database.password" not in config
     assert not holds_plain_password(config)
 
 
 def test_the_router_is_told_of_the_outbox_tables_own_columns():
-    config = make_outbox_connector("shop", DATABASE, "oncehouse_outbox", Topics())
+    config = make_outbox_connector("shop", DATABASE, "oncehouse_outbox", ConnectorTopics())
     assert config["table.include.list"] == r"public\.oncehouse_outbox"
     assert config["predicates.isOutbox.pattern"] == r"shop\.public\.oncehouse_outbox"
     placed = config["transforms.outbox.table.fields.additional.placement"]
@@ -83,19 +83,19 @@ def test_a_plain_password_in_a_file_is_noticed():
 
 @pytest.mark.parametrize("prefix", ["", "Shop", "1shop", "a" * 41, "a-b", "a.b", 'x"; --'])
 def test_a_prefix_that_cannot_name_a_slot_is_refused(prefix):
-    with pytest.raises(ConfigurationError, match="is no prefix"):
-        make_table_connector(prefix, DATABASE, [ORDERS], Topics())
+    with pytest.raises(ConfigurationError, match="is not a valid prefix"):
+        make_table_connector(prefix, DATABASE, [ORDERS], ConnectorTopics())
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c", "a b", "a,b", "é", "a.", ".", "public.a*", 'a"b'])
 def test_a_table_whose_name_is_no_topic_is_refused(name):
-    with pytest.raises(ConfigurationError, match="is no table that can be followed"):
+    with pytest.raises(ConfigurationError, match="is not a table that can be captured"):
         parse_table_name(name)
 
 
 def test_only_connectors_of_postgresql_have_a_slot():
     assert slot_of({"connector.class": "io.debezium.connector.mysql.MySqlConnector"}) is None
-    config = make_table_connector("shop", DATABASE, [ORDERS], Topics())
+    config = make_table_connector("shop", DATABASE, [ORDERS], ConnectorTopics())
     assert slot_of(config) == "oncehouse_shop"
 
 
@@ -134,5 +134,5 @@ def test_a_file_that_is_no_connector_is_refused_by_name(text):
 
 
 def test_a_written_connector_is_read_back():
-    config = make_outbox_connector("shop", DATABASE, "sales.outbox", Topics())
+    config = make_outbox_connector("shop", DATABASE, "sales.outbox", ConnectorTopics())
     assert parse_connector(json.dumps({"name": "shop", "config": config}), "f") == ("shop", config)

@@ -508,7 +508,7 @@ def test_full_partitions_are_left_alone_for_a_while_and_then_paused():
     assert drive.state_machine.wants_records
     while not of(ev.ResumePartition, drive.log):
         drive.handled()
-    assert drive.state_machine.states[P].level == "hungry"
+    assert drive.state_machine.states[P].level == "low"
 
 
 def test_overfull_partitions_are_paused_at_once():

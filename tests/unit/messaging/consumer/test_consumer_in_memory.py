@@ -281,7 +281,7 @@ def test_a_missing_topic_is_named():
         ({"size": 0}, "size: 0 is not a whole number"),
         ({"bytes": "lots"}, "bytes: 'lots' is not a size"),
         ({"wait": "soon"}, "wait: 'soon' is not a duration"),
-        ({"wait": -1}, "wait: -1 is not a time"),
+        ({"wait": -1}, "wait: -1 is not a duration"),
         ({"order": "key"}, "order: 'key' is not known"),
         ({"isolation": "vm"}, "isolation: 'vm' is not known"),
         ({"concurrency": True}, "concurrency: True is not a whole number"),
@@ -296,7 +296,7 @@ def test_wrong_settings_are_told_at_once(wrong, words):
 def test_wrong_consumers_are_told_at_once():
     with pytest.raises(ConfigurationError, match="bootstrap_servers, or a broker"):
         Consumer(group=GROUP)
-    with pytest.raises(ConfigurationError, match="name of its group"):
+    with pytest.raises(ConfigurationError, match="needs a group name"):
         Consumer(group="", broker=MemoryBroker())
     with pytest.raises(ConfigurationError, match="not a server"):
         Consumer(group=GROUP, bootstrap_servers="nonsense")
@@ -328,7 +328,7 @@ def test_an_error_that_cannot_even_say_what_it_is_fails_its_attempt():
 
     fill(broker, 2)
     consumer.run_until_idle()
-    assert [failure.error for failure in policy.put_aside] == ["WordlessError: (it cannot say what)"]
+    assert [failure.error for failure in policy.put_aside] == ["WordlessError: (its text cannot be read)"]
     assert broker.committed(GROUP, "events") == 2
 
 

@@ -11,13 +11,13 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from inbox_examples import message
 from oncehouse.errors import FencedError, PermanentError, TransientError
-from oncehouse.messaging.inbox.handler_call import NotOursError, Phase, judge
+from oncehouse.messaging.inbox.handler_call import NotClaimedError, Phase, classify_failure
 from oncehouse.messaging.inbox.key_queues import MOST_OF_A_KEY, KeyQueues
-from oncehouse.messaging.inbox.types import Done, Failed, Waiting, Withdrawn
+from oncehouse.messaging.inbox.types import AttemptFailed, AttemptSucceeded, AttemptWithdrawn, PendingMessage
 
 
-def row(sequence: int, key: int, *, attempts: int = 0, answered: int = 0) -> Waiting:
-    return Waiting(
+def row(sequence: int, key: int, *, attempts: int = 0, answered: int = 0) -> PendingMessage:
+    return PendingMessage(
         sequence=sequence,
         key_hash=key,
         bucket=key % 4,
@@ -27,7 +27,7 @@ def row(sequence: int, key: int, *, attempts: int = 0, answered: int = 0) -> Wai
     )
 
 
-def queues(*rows: Waiting) -> KeyQueues:
+def queues(*rows: PendingMessage) -> KeyQueues:
     made = KeyQueues(max_attempts=3)
     made.add(rows)
     return made
@@ -41,7 +41,7 @@ def test_the_first_of_each_key_runs_and_the_next_when_it_is_done():
     made = queues(row(1, 7), row(2, 7), row(3, 8))
     assert sequences(made.choose(4).run) == [1, 3]
     assert made.choose(4).run == ()
-    made.end(Done(waiting=row(1, 7)))
+    made.end(AttemptSucceeded(waiting=row(1, 7)))
     assert sequences(made.choose(4).run) == [2]
 
 
@@ -52,7 +52,7 @@ def test_no_more_run_than_there_are_places():
 
 
 @pytest.mark.parametrize(
-    "outcome", [Failed(waiting=row(1, 7), error="x"), Withdrawn(waiting=row(1, 7), reason="x")]
+    "outcome", [AttemptFailed(waiting=row(1, 7), error="x"), AttemptWithdrawn(waiting=row(1, 7), reason="x")]
 )
 def test_what_is_not_done_makes_its_key_forgotten(outcome):
     made = queues(row(1, 7), row(2, 7), row(3, 8))
@@ -72,7 +72,7 @@ def test_a_busy_key_leaves_room_for_others():
     made = queues(*(row(n, 7) for n in range(100)))
     done = 0
     while choice := made.choose(1).run:
-        made.end(Done(waiting=choice[0]))
+        made.end(AttemptSucceeded(waiting=choice[0]))
         done += 1
     assert done == MOST_OF_A_KEY
 
@@ -83,7 +83,7 @@ def test_buckets_of_others_are_forgotten_while_what_runs_goes_on():
     made.keep_only({1})
     assert sequences(made.running) == [1]
     assert made.keys == {4, 5}
-    made.end(Done(waiting=row(1, 4)))
+    made.end(AttemptSucceeded(waiting=row(1, 4)))
     assert sequences(made.choose(4).run) == [2]
 
 
@@ -92,7 +92,7 @@ def test_what_may_have_killed_a_worker_runs_alone():
     assert sequences(made.choose(4).run) == [2], "before all others"
     made.add([row(3, 9)])
     assert made.choose(4).run == (), "nothing beside it"
-    made.end(Done(waiting=row(2, 8)))
+    made.end(AttemptSucceeded(waiting=row(2, 8)))
     assert sequences(made.choose(4).run) == [1, 3]
 
 
@@ -101,7 +101,7 @@ def test_it_waits_until_nothing_else_runs():
     made.choose(4)
     made.add([row(2, 8, attempts=1), row(3, 9)])
     assert made.choose(4).run == ()
-    made.end(Done(waiting=row(1, 7)))
+    made.end(AttemptSucceeded(waiting=row(1, 7)))
     assert sequences(made.choose(4).run) == [2]
 
 
@@ -134,9 +134,9 @@ def test_whatever_ends_first_every_key_is_handled_in_order(keys, places, dice):
         if dice.random() < 0.7:
             table.remove(ended)
             done.append(ended)
-            made.end(Done(waiting=ended))
+            made.end(AttemptSucceeded(waiting=ended))
         else:
-            made.end(Failed(waiting=ended, error="later"))
+            made.end(AttemptFailed(waiting=ended, error="later"))
     assert len(done) == len(keys)
     for key in set(keys):
         order = [one.sequence for one in done if one.key_hash == key]
@@ -148,9 +148,9 @@ REFUSED = IntegrityError("INSERT", {}, Exception("twice"))
 
 
 @pytest.mark.parametrize("phase", [Phase.CLAIMING, Phase.COMMITTING])
-@pytest.mark.parametrize("error", [AWAY, FencedError("x"), TransientError("x"), NotOursError("x")])
+@pytest.mark.parametrize("error", [AWAY, FencedError("x"), TransientError("x"), NotClaimedError("x")])
 def test_what_the_database_or_the_lease_did_is_not_counted_against_a_message(phase, error):
-    assert isinstance(judge(row(1, 7), phase, error), Withdrawn)
+    assert isinstance(classify_failure(row(1, 7), phase, error), AttemptWithdrawn)
 
 
 class ConflictError(Exception):
@@ -159,19 +159,19 @@ class ConflictError(Exception):
 
 def test_a_transaction_that_others_got_in_the_way_of_is_a_failure_with_its_waits_and_its_end():
     error = OperationalError("COMMIT", {}, ConflictError("could not serialize access"))
-    assert isinstance(judge(row(1, 7), Phase.COMMITTING, error), Failed)
+    assert isinstance(classify_failure(row(1, 7), Phase.COMMITTING, error), AttemptFailed)
 
 
 @pytest.mark.parametrize("error", [AWAY, REFUSED, FencedError("x"), TransientError("x"), ValueError("x")])
 def test_whatever_a_handler_raises_is_its_messages_failure(error):
-    assert isinstance(judge(row(1, 7), Phase.HANDLING, error), Failed)
+    assert isinstance(classify_failure(row(1, 7), Phase.HANDLING, error), AttemptFailed)
 
 
 def test_what_the_database_refuses_at_commit_is_the_messages_failure():
-    assert isinstance(judge(row(1, 7), Phase.COMMITTING, REFUSED), Failed)
+    assert isinstance(classify_failure(row(1, 7), Phase.COMMITTING, REFUSED), AttemptFailed)
 
 
 def test_only_a_permanent_error_is_final():
-    assert judge(row(1, 7), Phase.HANDLING, PermanentError("x")).final
-    assert not judge(row(1, 7), Phase.HANDLING, ValueError("x")).final
-    assert judge(row(1, 7), Phase.HANDLING, ValueError("no\nmore")).error == "ValueError: no\nmore"
+    assert classify_failure(row(1, 7), Phase.HANDLING, PermanentError("x")).final
+    assert not classify_failure(row(1, 7), Phase.HANDLING, ValueError("x")).final
+    assert classify_failure(row(1, 7), Phase.HANDLING, ValueError("no\nmore")).error == "ValueError: no\nmore"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from inbox_examples import message
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.inbox.ids import BUCKETS, bucket_of, digest_value, hash_key, spell_id
+from oncehouse.messaging.inbox.ids import BUCKETS, bound_id, bucket_of, digest_value, hash_key
 from oncehouse.messaging.inbox.settings import InboxSettings
 from oncehouse.messaging.settings import load_messaging
 
@@ -29,7 +29,9 @@ def test_a_file_sets_workers_and_inlet(tmp_path):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "example.org", "::", "10.0.0.1"])
 def test_an_inlet_open_to_others_needs_a_token(host):
-    with pytest.raises(ConfigurationError, match="without a token the inlet listens on this machine only"):
+    with pytest.raises(
+        ConfigurationError, match="without a token the HTTP endpoint listens on a loopback address only"
+    ):
         InboxSettings(inlet={"host": host})
     assert InboxSettings(inlet={"host": host, "token": "x"}).inlet.host == host
 
@@ -59,7 +61,7 @@ def test_the_inbox_that_is_meant_is_the_one_named_or_the_only_one():
     assert InboxSettings(names=["orders"]).require_name(None) == "orders"
     assert InboxSettings(names=["orders", "mail"]).require_name("mail") == "mail"
     assert InboxSettings().require_name("mail") == "mail"
-    with pytest.raises(ConfigurationError, match=r"say which: --inbox orders \| mail"):
+    with pytest.raises(ConfigurationError, match=r"add --inbox orders \| mail"):
         InboxSettings(names=["orders", "mail"]).require_name(None)
     with pytest.raises(ConfigurationError, match=r"name it under inbox\.names"):
         InboxSettings().require_name(None)
@@ -69,10 +71,10 @@ def test_the_inbox_that_is_meant_is_the_one_named_or_the_only_one():
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_ids_are_bounded_printable_and_tell_messages_apart(one, other):
-    spelt = spell_id(one)
+    spelt = bound_id(one)
     assert 0 < len(spelt) <= 200
     assert spelt.isprintable()
-    assert (spelt == spell_id(other)) == (one == other)
+    assert (spelt == bound_id(other)) == (one == other)
 
 
 def test_keys_that_are_the_same_share_a_bucket_and_no_key_is_alone():

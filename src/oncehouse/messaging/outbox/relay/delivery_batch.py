@@ -1,7 +1,7 @@
-"""Rows under way to Kafka in one producer, and what was reported of each.
+"""Rows that were given to one producer, and the delivery report of each.
 
-A report is kept as it came and judged later: the client may call it while it carries a fatal error, and then nothing
-of the client may be called.
+Reports are stored as they arrive and evaluated later: the client may call the callback while it raises a fatal error,
+when no method of the client may be called.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from confluent_kafka import Message as KafkaMessage
 from oncehouse.common.kafka_client import describe_error
 from oncehouse.messaging.header_encoding import decode_headers
 from oncehouse.messaging.message import MESSAGE_ID
-from oncehouse.messaging.outbox.relay.types import Position, Refusal, Row
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, RefusedRow, SentPosition
 
 REFUSALS = frozenset(
     {
@@ -34,41 +34,43 @@ REFUSALS = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
     }
 )
-"""What Kafka says of a message that it will never take as it is."""
-_ROOM_SECONDS = 0.05
+"""Errors of messages that Kafka will never accept as they are."""
+_FULL_QUEUE_SECONDS = 0.05
 
 
-class Flight:
+class DeliveryBatch:
     def __init__(self, *, positions: bool, may_wait: Callable[[], bool] = lambda: True) -> None:
-        """`may_wait` is asked while a full producer takes nothing; False grounds the rest."""
-        self.taken = 0
+        """`may_wait` is called while the producer's queue is full; False leaves the remaining rows unsent."""
+        self.accepted = 0
         self.acknowledged: list[int] = []
-        self.positions: list[Position] = []
+        self.positions: list[SentPosition] = []
         self.failed: dict[int, KafkaError] = {}
-        self.grounded: str | None = None
-        """Why the producer takes nothing more at all; the rows from there on have not left."""
+        self.blocked: str | None = None
+        """Why the producer accepts nothing more; the remaining rows were not sent."""
         self._may_wait = may_wait
         self._report = self._report_position if positions else self._report_success
 
-    def take_off(self, producer: Producer, rows: Sequence[Row], missing: Mapping[str, str]) -> list[Refusal]:
-        """Hand rows to the producer; returns those that it cannot take. What follows one of those in its key stays."""
-        refused: list[Refusal] = []
+    def produce(
+        self, producer: Producer, rows: Sequence[ClaimedRow], missing: Mapping[str, str]
+    ) -> list[RefusedRow]:
+        """Give rows to the producer; returns those that it refuses. Later rows of a refused row's key are left out."""
+        refused: list[RefusedRow] = []
         parked: set[tuple[str, bytes]] = set()
         for row in rows:
             if parked and row.key is not None and (row.topic, row.key) in parked:
                 continue
             reason = missing.get(row.topic) if missing else None
             reason = reason or self._produce(producer, row)
-            if self.grounded is not None:
+            if self.blocked is not None:
                 break
             if reason is not None:
-                refused.append(Refusal(row, reason))
+                refused.append(RefusedRow(row, reason))
                 if row.key is not None:
                     parked.add((row.topic, row.key))
         return refused
 
-    def _produce(self, producer: Producer, row: Row) -> str | None:
-        """Why this row can never be sent; None when it is under way."""
+    def _produce(self, producer: Producer, row: ClaimedRow) -> str | None:
+        """Why this row can never be sent; None once it is queued."""
         headers: list[tuple[str, str | bytes | None]] = [(MESSAGE_ID, row.message_id)]
         while True:
             try:
@@ -79,21 +81,21 @@ class Flight:
                 )
             except BufferError:
                 if not self._may_wait():
-                    self.grounded = "the producer is full and gets nothing off"
+                    self.blocked = "the producer's queue is full and not draining"
                     return None
-                # A fatal error is raised here once; produce says it again.
+                # A fatal error is raised here once; `produce` raises it again.
                 with suppress(KafkaException, SystemError):
-                    producer.poll(_ROOM_SECONDS)
+                    producer.poll(_FULL_QUEUE_SECONDS)
                 del headers[:-1]
             except KafkaException as error:
                 if error.args[0].code() in REFUSALS:
                     return describe_error(error)
-                self.grounded = describe_error(error)
+                self.blocked = describe_error(error)
                 return None
             except (ValueError, TypeError) as error:
                 return str(error)
             else:
-                self.taken += 1
+                self.accepted += 1
                 return None
 
     def _report_success(self, seq: int, error: KafkaError | None, _message: KafkaMessage) -> None:
@@ -105,22 +107,22 @@ class Flight:
     def _report_position(self, seq: int, error: KafkaError | None, message: KafkaMessage) -> None:
         self._report_success(seq, error, message)
         if error is None:
-            self.positions.append(Position(seq, message.partition() or 0, message.offset() or 0))
+            self.positions.append(SentPosition(seq, message.partition() or 0, message.offset() or 0))
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all that could be sent was acknowledged; a report may be lost, so failures alone do not tell."""
-        return self.grounded is None and len(self.acknowledged) == self.taken
+    def is_complete(self) -> bool:
+        """Whether all accepted rows were acknowledged; reports can be lost, so an absence of failures is not enough."""
+        return self.blocked is None and len(self.acknowledged) == self.accepted
 
-    def is_refused(self, row: Row) -> bool:
+    def is_refused(self, row: ClaimedRow) -> bool:
         error = self.failed.get(row.seq)
         return error is not None and error.code() in REFUSALS
 
-    def find_suspects(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """The rows that were refused, each with what is left of its key: rows without a key stand alone."""
+    def find_suspects(self, rows: Sequence[ClaimedRow]) -> list[list[ClaimedRow]]:
+        """The refused rows, each with the remaining rows of its key; rows without a key are alone."""
         keys = {(row.topic, row.key) for row in rows if row.key is not None and self.is_refused(row)}
         done = set(self.acknowledged)
-        by_key: dict[object, list[Row]] = {}
+        by_key: dict[object, list[ClaimedRow]] = {}
         for row in rows:
             if row.seq in done:
                 continue
@@ -130,6 +132,6 @@ class Flight:
                 by_key.setdefault((row.topic, row.key), []).append(row)
         return list(by_key.values())
 
-    def tell_failure(self) -> str:
-        """What the first failure says that is not merely a neighbour's."""
-        return self.grounded or next((error.str() for error in self.failed.values()), "")
+    def describe_failure(self) -> str:
+        """The first error."""
+        return self.blocked or next((error.str() for error in self.failed.values()), "")

@@ -1,7 +1,7 @@
-"""PostgreSQL's own ways for a relay: rows in binary, one statement a claim and one a settlement, LISTEN.
+"""The relay's store on PostgreSQL: rows in binary, one statement per claim and one per settlement, LISTEN.
 
-Each thread has a connection of its own in autocommit mode: a statement is a transaction, fencing included. The
-statements stand in `relay_statements.sql`.
+Each thread has its own connection in autocommit mode: a statement is a transaction, including the fencing. The
+statements are in `relay_statements.sql`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from oncehouse.common.database import locate, wrap_error, wrap_text
 from oncehouse.messaging.outbox.relay.sql_store import SqlStore
-from oncehouse.messaging.outbox.relay.types import Row, Sent, Tokens
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, SendResult, Tokens
 from oncehouse.messaging.outbox.tables import CHANNEL, OutboxTables
 
 
@@ -46,32 +46,32 @@ class PostgresStore(SqlStore):
         self._find = statements["waiting"]
         self._threads = threading.local()
         self._opened: list[PoolProxiedConnection] = []
-        event.listen(engine, "connect", _plan_for_a_queue)
+        event.listen(engine, "connect", _tune_planner)
 
-    def claim(self, tokens: Tokens, *, rows: int, size_bytes: int) -> list[Row]:
+    def claim(self, tokens: Tokens, *, rows: int, size_bytes: int) -> list[ClaimedRow]:
         if not tokens:
             return []
         with self._cursor(binary=True) as cursor:
             cursor.execute(self._claim, self._leased(tokens) | {"rows": rows, "size_bytes": size_bytes})
-            found = [Row._make(row) for row in cursor.fetchall()]
-        # By number, and no two have the same: nothing else is ever compared.
+            found = [ClaimedRow._make(row) for row in cursor.fetchall()]
+        # Compares by `seq` alone, which is unique.
         found.sort()
         return found
 
-    def settle(self, tokens: Tokens, sent: Sent) -> int:
+    def settle(self, tokens: Tokens, sent: SendResult) -> int:
         if not sent.acknowledged:
             return 0
-        asked = self._leased(tokens)
+        parameters = self._leased(tokens)
         if self._keep:
-            asked |= {
-                "seqs": _spell_array(place.seq for place in sent.positions),
-                "partitions": _spell_array(place.partition for place in sent.positions),
-                "offsets": _spell_array(place.offset for place in sent.positions),
+            parameters |= {
+                "seqs": _format_array(place.seq for place in sent.positions),
+                "partitions": _format_array(place.partition for place in sent.positions),
+                "offsets": _format_array(place.offset for place in sent.positions),
             }
         else:
-            asked["seqs"] = _spell_array(sent.acknowledged)
+            parameters["seqs"] = _format_array(sent.acknowledged)
         with self._cursor() as cursor:
-            cursor.execute(self._settle, asked)
+            cursor.execute(self._settle, parameters)
             return cursor.rowcount
 
     def find_waiting(self, buckets: Sequence[int]) -> set[int]:
@@ -130,20 +130,20 @@ class PostgresStore(SqlStore):
         self._threads.connection, self._threads.listens = None, False
 
 
-def _spell_array(numbers: Iterable[int]) -> str:
-    # As text: the driver walks a list number by number in Python, at three microseconds each.
+def _format_array(numbers: Iterable[int]) -> str:
+    # As text: the driver converts a list number by number in Python, at three microseconds each.
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def _close(pooled: PoolProxiedConnection) -> None:
-    """For good: in autocommit mode it is none that the pool could give to others."""
+    """Not returned to the pool: it is in autocommit mode."""
     driver: Any = pooled.driver_connection
     driver.close()
     pooled.invalidate()
 
 
-def _plan_for_a_queue(connection: Any, _record: object) -> None:
-    # The planner's figures are always old for a queue: looked at while it was empty, it would be read whole and sorted.
+def _tune_planner(connection: Any, _record: object) -> None:
+    # The planner's statistics are always outdated for a queue: analyzed while empty, it would be scanned and sorted.
     connection.autocommit = True
     connection.execute("SET enable_seqscan = off")
     connection.autocommit = False

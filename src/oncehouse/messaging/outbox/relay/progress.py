@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from oncehouse.messaging.outbox.relay.worker import Round
+from oncehouse.messaging.outbox.relay.worker import RelayRound
 
 _WINDOW_SECONDS = 5.0
 
@@ -17,13 +17,13 @@ _WINDOW_SECONDS = 5.0
 class RelayProgress:
     sent: int = 0
     parked: int = 0
-    """Rows put aside since the process started, those that wait behind another included."""
+    """Rows parked since the process started, including those that wait for another."""
     failures: int = 0
-    """Rounds that Kafka or the database did not let through."""
+    """Rounds that failed because of Kafka or the database."""
     buckets: int = 0
-    """Buckets that are ours now."""
+    """Buckets that this relay holds now."""
     relays: int = 0
-    """Relays at work on this outbox, this one included."""
+    """Relays of this outbox, including this one."""
     rows_per_second: float = 0.0
     last_error: str | None = None
 
@@ -38,7 +38,7 @@ class Throughput:
         self._done = RelayProgress()
         self._rounds: deque[tuple[float, int]] = deque()
 
-    def add(self, done: Round) -> None:
+    def add(self, done: RelayRound) -> None:
         now = self._monotonic()
         with self._lock:
             before = self._done

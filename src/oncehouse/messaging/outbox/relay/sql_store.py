@@ -1,8 +1,8 @@
 """The outbox table as a relay reads and writes it, in SQL that every supported database has.
 
-SQLite runs on this alone; PostgreSQL has faster ways to claim and to settle (`relay_store_postgres.py`). Every write
-locks its buckets' leases first and leaves alone what another relay has taken over, so a relay that slept through its
-lease changes nothing when it wakes.
+SQLite uses this alone; PostgreSQL has faster statements to claim and settle (`postgres_store`). Every write locks the
+leases of its buckets first and leaves alone the buckets that another relay has taken over, so a relay that was
+suspended beyond its lease changes nothing when it resumes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from oncehouse.common.database import DatabaseClock, begin
 from oncehouse.messaging.bucket_leases import lock_held
-from oncehouse.messaging.outbox.relay.types import Refusal, Row, Sent, Tokens
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, RefusedRow, SendResult, Tokens
 from oncehouse.messaging.outbox.tables import OutboxTables
 
 ERROR_LENGTH = 500
@@ -48,7 +48,7 @@ class SqlStore:
         outbox = tables.outbox
         self._waiting = and_(outbox.c.sent_at.is_(None), outbox.c.parked_at.is_(None))
 
-    def claim(self, tokens: Tokens, *, rows: int, size_bytes: int) -> list[Row]:
+    def claim(self, tokens: Tokens, *, rows: int, size_bytes: int) -> list[ClaimedRow]:
         outbox = self._tables.outbox
         before = func.sum(func.length(outbox.c.value)).over(
             partition_by=outbox.c.bucket, order_by=outbox.c.seq, rows=(None, -1)
@@ -67,7 +67,7 @@ class SqlStore:
             ).all()
             parked = self._read_parked(connection, held)
         return [
-            Row(
+            ClaimedRow(
                 seq=row.seq,
                 bucket=row.bucket,
                 message_id=str(row.id),
@@ -94,7 +94,7 @@ class SqlStore:
         )
         return {(row.topic, row.key): str(row.id) for row in rows}
 
-    def settle(self, tokens: Tokens, sent: Sent) -> int:
+    def settle(self, tokens: Tokens, sent: SendResult) -> int:
         if not sent.acknowledged:
             return 0
         outbox = self._tables.outbox
@@ -117,7 +117,7 @@ class SqlStore:
             ]
             return connection.execute(marked, rows).rowcount
 
-    def park(self, tokens: Tokens, refused: Sequence[Refusal]) -> int:
+    def park(self, tokens: Tokens, refused: Sequence[RefusedRow]) -> int:
         if not refused:
             return 0
         outbox = self._tables.outbox
@@ -135,7 +135,7 @@ class SqlStore:
             rows = [{"a_seq": row.seq, "an_error": error[:ERROR_LENGTH]} for row, error in refused]
             return connection.execute(parked, rows).rowcount
 
-    def park_behind(self, tokens: Tokens, rows: Sequence[Row]) -> int:
+    def park_behind(self, tokens: Tokens, rows: Sequence[ClaimedRow]) -> int:
         by_parked: dict[str, list[int]] = defaultdict(list)
         for row in rows:
             if row.behind is not None:
@@ -148,7 +148,7 @@ class SqlStore:
         with begin(self._engine, whose=self._whose) as connection:
             held = lock_held(connection, self._tables.leases, self._tables.name, tokens)
             for parked, seqs in by_parked.items():
-                # Looked at again under the lock: a person may have let the key go since the rows were claimed.
+                # Checked again under the lock: the key may have been released since the rows were claimed.
                 still = exists().where(first.c.id == UUID(parked), first.c.parked_at.is_not(None))
                 count += connection.execute(
                     update(outbox)
@@ -182,7 +182,7 @@ class SqlStore:
             .where(outbox.c.sent_at < DatabaseClock() - keep_seconds)
             .order_by(outbox.c.sent_at)
             .limit(rows)
-            # Two relays that clean at once take different rows instead of waiting for each other.
+            # Two relays that clean up at once delete different rows instead of waiting for each other.
             .with_for_update(skip_locked=True)
         )
         with begin(self._engine, whose=self._whose) as connection:
@@ -190,7 +190,7 @@ class SqlStore:
 
     def wait_for_wake(self, timeout_seconds: float) -> bool:
         raise NotImplementedError(
-            f"{self._engine.dialect.name} wakes nobody within {timeout_seconds} s or ever"
+            f"{self._engine.dialect.name} has no notifications to wait for ({timeout_seconds} s)"
         )
 
     def close(self) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 Tokens = Mapping[int, int]
-"""Buckets, each with the fencing token under which it is ours."""
+"""Buckets, each with the fencing token of this holder's lease."""
 
 
-class Row(NamedTuple):
-    """A waiting row as it was claimed. A plain tuple, because there are tens of thousands a second."""
+class ClaimedRow(NamedTuple):
+    """A waiting row as it was claimed. A plain tuple for speed: there are tens of thousands per second."""
 
     seq: int
     bucket: int
@@ -24,39 +24,39 @@ class Row(NamedTuple):
     """The id of a parked message of the same topic and key: this one must wait for it."""
 
 
-class Position(NamedTuple):
+class SentPosition(NamedTuple):
     seq: int
     partition: int
     offset: int
 
 
-class Refusal(NamedTuple):
-    row: Row
+class RefusedRow(NamedTuple):
+    row: ClaimedRow
     error: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
-    """What became of rows that were given to Kafka."""
+class SendResult:
+    """The result of sending rows to Kafka."""
 
     acknowledged: Sequence[int]
-    """Numbers of the rows that Kafka has for sure."""
-    positions: Sequence[Position] = ()
-    """Where they stand, if it was asked for."""
-    refused: Sequence[Refusal] = ()
+    """`seq` of the rows that Kafka acknowledged."""
+    positions: Sequence[SentPosition] = ()
+    """Their partitions and offsets, if requested."""
+    refused: Sequence[RefusedRow] = ()
     """Rows that can never be sent as they are."""
     error: str | None = None
-    """Why the others were not sent; the same may succeed later."""
+    """Why the others were not sent; a retry may succeed."""
 
 
 class Sender(Protocol):
-    """Takes rows to Kafka. Used by one thread."""
+    """Sends rows to Kafka. Used by one thread."""
 
-    def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
-        """Returns when each row is acknowledged, refused, or given up; blocks until `give_up_at` (monotonic) at most.
+    def send(self, rows: Sequence[ClaimedRow], *, give_up_at: float) -> SendResult:
+        """Return once each row is acknowledged, refused or abandoned; block until `give_up_at` (monotonic) at most.
 
-        The rows of a topic and key are sent in the order given, without a gap: after one that was not acknowledged,
-        none of the same topic and key is.
+        The rows of a topic and key are sent in the given order and without gaps: after one that was not acknowledged,
+        none of the same topic and key is acknowledged.
         """
         ...
 
@@ -66,41 +66,41 @@ class Sender(Protocol):
 class RelayStore(Protocol):
     """The outbox table as a relay sees it. Every write checks the buckets' tokens in the same transaction.
 
-    Raises TransientError while the database is away. Used by several threads, one a lane and the relay's own.
+    Raises TransientError while the database is unavailable. Used by the threads of the workers and the relay.
     """
 
     wakes: bool
     """Whether writers can wake a sleeping relay."""
 
-    def claim(self, tokens: Tokens, *, rows: int, size_bytes: int) -> list[Row]:
-        """The oldest waiting rows of each bucket that is still ours, by `seq`: at most `rows` a bucket, and no more
-        than the first that reaches `size_bytes` in it. Reads only: what is claimed is ours because its bucket is."""
+    def claim(self, tokens: Tokens, *, rows: int, size_bytes: int) -> list[ClaimedRow]:
+        """The oldest waiting rows of each bucket whose lease is held, by `seq`: per bucket at most `rows`, and none
+        after the one that reaches `size_bytes`. Reads only: the lease on the bucket is the claim."""
         ...
 
-    def settle(self, tokens: Tokens, sent: Sent) -> int:
-        """Delete or mark what was acknowledged; says how many rows that were. Buckets lost meanwhile are left alone."""
+    def settle(self, tokens: Tokens, sent: SendResult) -> int:
+        """Delete or mark acknowledged rows; returns how many. Buckets lost since then are left alone."""
         ...
 
-    def park(self, tokens: Tokens, refused: Sequence[Refusal]) -> int: ...
+    def park(self, tokens: Tokens, refused: Sequence[RefusedRow]) -> int: ...
 
-    def park_behind(self, tokens: Tokens, rows: Sequence[Row]) -> int:
-        """Put aside the rows whose key is parked. Those whose key was let go meanwhile stay as they are."""
+    def park_behind(self, tokens: Tokens, rows: Sequence[ClaimedRow]) -> int:
+        """Park the rows whose key is parked. Rows whose key was released since then stay as they are."""
         ...
 
     def note_failure(self, tokens: Tokens, seqs: Sequence[int], error: str) -> None:
-        """Count an attempt that failed, and keep what was said."""
+        """Count a failed attempt and store its error."""
         ...
 
     def find_waiting(self, buckets: Sequence[int]) -> set[int]:
-        """Which of these buckets have rows to be sent."""
+        """Which of these buckets have waiting rows."""
         ...
 
     def clean(self, *, keep_seconds: float, rows: int) -> int:
-        """Delete at most so many rows that were sent longer ago than that."""
+        """Delete at most `rows` rows that were sent more than `keep_seconds` ago."""
         ...
 
     def wait_for_wake(self, timeout_seconds: float) -> bool:
-        """Sleep until a writer wakes us (True) or the time is over; only where `wakes`."""
+        """Sleep until a writer notifies the relay (True) or the time is over; only where `wakes`."""
         ...
 
     def close(self) -> None: ...

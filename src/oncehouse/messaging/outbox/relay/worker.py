@@ -1,8 +1,8 @@
-"""A lane: a thread that takes the rows of some buckets to Kafka, round after round.
+"""A relay worker: a thread that sends the rows of its buckets to Kafka, round after round.
 
-A round claims, sends, and settles what was acknowledged, in this order and never ahead: a lane has one round under way,
-so a bucket's next rows are claimed only when the fate of the former is written down. A bucket always belongs to the
-same lane of a process. Lanes sleep while their buckets are empty; the relay wakes them.
+A round claims rows, sends them, and settles those that were acknowledged. A worker has one round under way, so the next
+rows of a bucket are claimed only after the result of the former ones is stored: this keeps the order by key. A bucket
+always belongs to the same worker of a process. Workers sleep while their buckets are empty; the relay wakes them.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from dataclasses import dataclass
 from oncehouse.common import failpoints
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import TransientError
-from oncehouse.messaging.outbox.relay.types import RelayStore, Row, Sender, Sent, Tokens
+from oncehouse.messaging.outbox.relay.types import ClaimedRow, RelayStore, Sender, SendResult, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RoundLimits:
     rows: int = 4_000
-    """Rows that a round claims at most, over all of the lane's buckets."""
+    """Rows that a round claims at most, over all buckets of the worker."""
     size_bytes: int = 16 << 20
-    """About how many bytes of values that may be; a bucket gives at least one row."""
+    """About how many bytes of values a round claims; each bucket gives at least one row."""
     send_seconds: float = 15.0
-    """How long acknowledgements are waited for before the round is given up and tried again."""
+    """How long to wait for acknowledgements before the round is abandoned and retried."""
     linger_seconds: float = 0.01
-    """How long to wait after a small round, so that a trickle is not sent row by row."""
+    """How long to wait after a small round, so that slow writers do not cause one request per row."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class RelayRound:
     claimed: int = 0
     sent: int = 0
     parked: int = 0
     error: str | None = None
 
 
-class Lane:
+class RelayWorker:
     def __init__(
         self,
         *,
         store: RelayStore,
         sender: Sender,
-        limits: Limits,
+        limits: RoundLimits,
         backoff: Backoff,
-        may_go_on: Callable[[], bool],
-        tell: Callable[[Round], None],
+        may_continue: Callable[[], bool],
+        on_round: Callable[[RelayRound], None],
     ) -> None:
         self._store = store
         self._sender = sender
         self._limits = limits
         self._backoff = backoff
-        self._may_go_on = may_go_on
-        self._tell = tell
+        self._may_continue = may_continue
+        self._on_round = on_round
         self._changed = threading.Condition()
         self._tokens: Tokens = {}
         self._under_way: Tokens = {}
@@ -64,7 +64,7 @@ class Lane:
         self._stopped = False
         self.error: Exception | None = None
 
-    # What the relay's thread calls
+    # Called by the relay's thread
 
     def assign(self, tokens: Mapping[int, int]) -> None:
         """From the next round on, work on these buckets."""
@@ -89,16 +89,16 @@ class Lane:
             return not self._awake and not self._under_way
 
     def under_way(self) -> frozenset[int]:
-        """Buckets of the round that has begun and not ended."""
+        """Buckets of the current round."""
         with self._changed:
             return frozenset(self._under_way)
 
     def holds(self, tokens: Tokens) -> bool:
-        """Whether every bucket of the round under way is among these, under the token it was claimed with."""
+        """Whether every bucket of the current round is among these, with the token it was claimed under."""
         with self._changed:
             return self._under_way.items() <= tokens.items()
 
-    # What its own thread does
+    # Run by the worker's own thread
 
     def run(self) -> None:
         failures = 0
@@ -108,22 +108,22 @@ class Lane:
                 try:
                     done = self.run_round(tokens)
                 except TransientError as error:
-                    done = Round(error=str(error))
+                    done = RelayRound(error=str(error))
                 finally:
                     self._end_round()
-                self._tell(done)
+                self._on_round(done)
                 failures = failures + 1 if done.error else 0
                 self._rest(done, failures, wakes)
-        except Exception as error:  # noqa: BLE001 - a thread's edge: the relay's thread raises it
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: the relay's thread raises it
             self.error = error
         finally:
             self._sender.close()
 
-    def run_round(self, tokens: Tokens) -> Round:
+    def run_round(self, tokens: Tokens) -> RelayRound:
         size_bytes = max(1, self._limits.size_bytes // max(1, len(tokens)))
         rows = self._store.claim(tokens, rows=self._rows_a_bucket(tokens), size_bytes=size_bytes)
         if not rows:
-            return Round()
+            return RelayRound()
         failpoints.reach("outbox claimed")
         parked = self._store.park_behind(tokens, [row for row in rows if row.behind is not None])
         ready = [row for row in rows if row.behind is None]
@@ -135,18 +135,18 @@ class Lane:
         parked += self._store.park(ours, sent.refused)
         if sent.error is not None:
             self._store.note_failure(ours, find_heads(ready, sent), sent.error)
-        return Round(claimed=len(rows), sent=len(sent.acknowledged), parked=parked, error=sent.error)
+        return RelayRound(claimed=len(rows), sent=len(sent.acknowledged), parked=parked, error=sent.error)
 
     def _rows_a_bucket(self, tokens: Tokens) -> int:
-        """Also what a single busy key may fill: a round that gave that many is no trickle."""
+        """At least one. A round that claimed this many rows from one busy key counts as full."""
         return max(1, self._limits.rows // max(1, len(tokens)))
 
-    def _send(self, rows: list[Row]) -> Sent:
-        # Claimed in time, but the process may have been stopped since: another relay may be at these rows by now.
-        if not self._may_go_on():
-            return Sent(acknowledged=(), error="the leases could not be renewed in time")
+    def _send(self, rows: list[ClaimedRow]) -> SendResult:
+        # The process may have been suspended since the claim: another relay may send these rows by now.
+        if not self._may_continue():
+            return SendResult(acknowledged=(), error="the leases could not be renewed in time")
         if not rows:
-            return Sent(acknowledged=())
+            return SendResult(acknowledged=())
         return self._sender.send(rows, give_up_at=time.monotonic() + self._limits.send_seconds)
 
     def _next_tokens(self) -> Tokens | None:
@@ -163,13 +163,13 @@ class Lane:
         with self._changed:
             self._under_way = {}
 
-    def _rest(self, done: Round, failures: int, wakes: int) -> None:
+    def _rest(self, done: RelayRound, failures: int, wakes: int) -> None:
         with self._changed:
             if failures:
-                # Who failed comes again by itself, whether it is woken or not.
+                # After a failure the worker retries without being woken.
                 self._wait(self._backoff.wait_seconds(failures, chance=random.random()))  # noqa: S311 - no secret
             elif not done.claimed:
-                # Whoever woke us since the claim has seen something that the claim has not.
+                # A wake-up since the claim may be about rows that the claim did not see.
                 self._awake = self._wakes != wakes
             elif done.claimed < min(self._limits.rows // 10, self._rows_a_bucket(self._tokens)):
                 self._wait(self._limits.linger_seconds)
@@ -180,8 +180,8 @@ class Lane:
             self._changed.wait(left)
 
 
-def find_heads(rows: list[Row], sent: Sent) -> list[int]:
-    """The oldest unsent row of each bucket: a failure is written down there alone, so that waiting costs little."""
+def find_heads(rows: list[ClaimedRow], sent: SendResult) -> list[int]:
+    """The oldest unsent row of each bucket: failures are recorded only there, so that retries cost little."""
     done = {*sent.acknowledged, *(refusal.row.seq for refusal in sent.refused)}
     heads: dict[int, int] = {}
     for row in rows:

@@ -1,8 +1,8 @@
-"""Ids of handled messages, remembered in whatever transaction the given connection is in.
+"""Ids of handled messages, stored in the transaction of the caller's connection.
 
-`remember` is one INSERT … ON CONFLICT DO NOTHING RETURNING for any number of ids. On PostgreSQL a second transaction
-with the same id waits there until the first has ended: then it finds the id taken, or, after a rollback, free. Ids as
-0.1 wrote them are looked up in the same statement and never written; such rows expire like all others.
+`insert_new_ids` is one INSERT … ON CONFLICT DO NOTHING RETURNING for any number of ids. On PostgreSQL a second
+transaction with the same id waits until the first has ended: then the id is taken or, after a rollback, free. Ids as
+version 0.1 wrote them are looked up in the same statement and never inserted; such rows expire like all others.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from sqlalchemy.dialects import postgresql, sqlite
 from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect, wrapped_errors
-from oncehouse.messaging.inbox.ids import Identity
-from oncehouse.messaging.inbox.tables import ABSENT, seen
+from oncehouse.messaging.inbox.ids import MessageIdentity
+from oncehouse.messaging.inbox.tables import ABSENT, handled_ids
 
 
-def remember(
-    connection: Connection, consumer: str, ids: Collection[Identity], keep_seconds: float
+def insert_new_ids(
+    connection: Connection, consumer: str, ids: Collection[MessageIdentity], keep_seconds: float
 ) -> set[str]:
-    """Those of the ids that were not remembered yet, and are from now on if the transaction commits."""
+    """Insert those ids that are not stored yet, and return them."""
     refuse_autocommit(connection, consumer)
     with wrapped_errors(f"Inbox of {consumer}: looking up {len(ids)} message ids", absent=ABSENT):
-        statement, values = remembering(connection.dialect.name, consumer, ids, keep_seconds)
+        statement, values = build_insert(connection.dialect.name, consumer, ids, keep_seconds)
         return set(connection.execute(statement, values).scalars())
 
 
-def remembering(
-    dialect: str, consumer: str, ids: Iterable[Identity], keep_seconds: float
+def build_insert(
+    dialect: str, consumer: str, ids: Iterable[MessageIdentity], keep_seconds: float
 ) -> tuple[Any, dict[str, Any]]:
-    """The statement behind `remember` and its values, for those who have a cursor and no SQLAlchemy."""
-    # In one order for everybody: two batches that overlap would otherwise wait for each other.
+    """The statement of `insert_new_ids` and its values, for callers that have a cursor and no SQLAlchemy connection."""
+    # In one order for all callers: overlapping batches would otherwise deadlock.
     ordered = sorted({one.id: (one.id, one.before, one.repeats) for one in ids}.values())
     values: dict[str, Any] = {"the_consumer": consumer, "the_keep": keep_seconds}
     if check_dialect(dialect) == "postgresql":
@@ -61,8 +61,8 @@ def remembering(
 
 @cache
 def _insertion(dialect: str) -> Any:
-    """Made once: it runs for every message."""
-    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(seen)
+    """Built once: it runs for every message."""
+    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(handled_ids)
     consumer, now = bindparam("the_consumer", type_=Text), DatabaseClock()
     keep_until = DatabaseClock() + bindparam("the_keep", type_=Float(53))
     if dialect == "postgresql":
@@ -78,23 +78,25 @@ def _insertion(dialect: str) -> Any:
         one, before, repeats = (
             func.json_extract(literal_column("value"), path) for path in ("$[0]", "$[1]", "$[2]")
         )
-    known = seen.alias("known")
+    known = handled_ids.alias("known")
     rows = (
         select(consumer, one, now, keep_until)
         .select_from(given)
         .where(~exists().where(known.c.consumer == consumer, known.c.message_id.in_([before, repeats])))
     )
     columns = ["consumer", "message_id", "seen_at", "keep_until"]
-    return insert.from_select(columns, rows).on_conflict_do_nothing().returning(seen.c.message_id)
+    return insert.from_select(columns, rows).on_conflict_do_nothing().returning(handled_ids.c.message_id)
 
 
-def forget(connection: Connection, consumer: str, ids: Collection[str]) -> None:
-    """Take back what this very transaction has remembered."""
-    connection.execute(delete(seen).where(seen.c.consumer == consumer, seen.c.message_id.in_(ids)))
+def delete_ids(connection: Connection, consumer: str, ids: Collection[str]) -> None:
+    """Delete ids that this transaction has inserted."""
+    connection.execute(
+        delete(handled_ids).where(handled_ids.c.consumer == consumer, handled_ids.c.message_id.in_(ids))
+    )
 
 
 def refuse_autocommit(connection: Connection, consumer: str) -> None:
-    # psycopg's own switch; SQLite's says nothing, because there SQLAlchemy begins transactions by hand.
+    # psycopg's own attribute; SQLite's has no meaning, because SQLAlchemy begins transactions itself there.
     if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
         raise ConfigurationError(
             f"Inbox of {consumer}: the connection commits every statement by itself, so the message could be "
