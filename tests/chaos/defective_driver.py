@@ -90,8 +90,8 @@ def ignore_fencing() -> None:
 def see_no_marks() -> None:
     """Whoever has its lease in the catalog writes on, whatever the marks outside of it say."""
     for module in (stages, stream, tending):
-        module.demand_current = lambda *_: None
-    marks._demand_newest_term = lambda *_: None
+        module.require_current = lambda *_: None
+    marks._require_newest_term = lambda *_: None
 
 
 def take_held_leases() -> None:

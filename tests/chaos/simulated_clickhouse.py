@@ -420,7 +420,7 @@ class Driver:
 def ask_whether_it_may_leave() -> None:
     """The product's guard of the connection, which stands below the driver that is played here."""
     if (sending := send_guard._sending.get()) is not None:
-        sending.demand_time()
+        sending.require_time()
 
 
 def _blocks(data: pa.Table, token: str) -> tuple[Block, ...]:

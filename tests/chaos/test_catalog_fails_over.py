@@ -147,8 +147,8 @@ def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_p
 
 def look_at_no_mark(monkeypatch) -> None:
     """Nobody asks whether the catalog has come to what was sent."""
-    monkeypatch.setattr(take_lease, "tell_ahead", lambda *_: None)
-    monkeypatch.setattr(stale_catalog, "tell_ahead_of_sound", lambda *_: None)
+    monkeypatch.setattr(take_lease, "describe_ahead", lambda *_: None)
+    monkeypatch.setattr(stale_catalog, "describe_ahead_of_sound", lambda *_: None)
 
 
 def look_at_no_file(monkeypatch) -> None:

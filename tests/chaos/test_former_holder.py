@@ -158,6 +158,6 @@ def test_a_fencing_token_that_the_catalog_forgot_is_not_given_again(impatient_pi
 def test_a_token_that_is_given_twice_is_noticed(impatient_pipeline, pair, monkeypatch):
     """Also where the second driver does not look for others' marks before it sends, which would stop it."""
     monkeypatch.setattr(take_lease, "read_marks", lambda *_: Marks(found=(), damaged=(), tokens={}))
-    monkeypatch.setattr(marks, "_demand_newest_term", lambda *_: None)
+    monkeypatch.setattr(marks, "_require_newest_term", lambda *_: None)
     with pytest.raises(AssertionError, match="a fencing token was given twice"):
         forget_lease(impatient_pipeline, pair)

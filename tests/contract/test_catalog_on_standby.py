@@ -15,7 +15,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.take_lease import demand_current, take_lease
+from oncehouse.ledger.take_lease import require_current, take_lease
 from oncehouse.pipeline.checks.stale_catalog import require_newest
 from postgres_pair import PostgresPair
 
@@ -36,7 +36,7 @@ def fill(pipeline, catalog: Catalog) -> None:
 def demand_all(pipeline, catalog: Catalog) -> None:
     """Every look that would call the catalog behind."""
     store = FileStore(pipeline.ledger.files)
-    for look in (demand_current, require_newest):
+    for look in (require_current, require_newest):
         with pytest.raises(TransientError, match="target_session_attrs=read-write"):
             look(catalog, store)
 
@@ -64,7 +64,7 @@ def test_a_lease_that_a_standby_does_not_know_yet_is_not_called_lost(catalog, pi
     with catalog.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM oncehouse_leases")
     with pytest.raises(CatalogBehindError):
-        leases.demand_held(catalog, lease)
+        leases.require_held(catalog, lease)
     monkeypatch.setattr(database, "is_standby", lambda _: True)
     with pytest.raises(TransientError, match="target_session_attrs=read-write"):
-        leases.demand_held(catalog, lease)
+        leases.require_held(catalog, lease)

@@ -34,11 +34,11 @@ from oncehouse.ledger.catalog.table_adoption import Adoption
 from oncehouse.ledger.marks import (
     Mark,
     Sending,
+    describe_ahead,
     drop_damaged,
     find_ahead,
     list_marks,
     read_marks,
-    tell_ahead,
     write_mark,
 )
 from oncehouse.ledger.models import AttemptOutcome, BatchStatus, Stage
@@ -153,7 +153,7 @@ def test_a_catalog_that_has_lost_nothing_is_taken_over(pipeline, catalog, fresh,
     end_process(fresh)
     for stage in Stage:
         take(pipeline, fresh, stage, "second")
-    assert tell_ahead(fresh, store) is None
+    assert describe_ahead(fresh, store) is None
 
 
 def test_a_token_whose_taking_was_lost_is_not_given_to_another_process(pipeline, catalog, fresh):
@@ -278,7 +278,7 @@ def test_a_later_term_that_sends_nothing_keeps_what_was_marked_before_it(pipelin
     (kept,) = [mark for mark in list_marks(store, "shop") if mark.stage is Stage.LOAD]
     assert (kept.holder, kept.batch_id, kept.writes) == ("second", batch_id, 2)
     lose_since(fresh, moment)
-    assert batch_id in str(tell_ahead(fresh, store))
+    assert batch_id in str(describe_ahead(fresh, store))
 
 
 def test_an_epoch_that_was_confirmed_to_its_giver_is_marked(pipeline, catalog, fresh, store):
@@ -287,7 +287,7 @@ def test_an_epoch_that_was_confirmed_to_its_giver_is_marked(pipeline, catalog, f
     register(catalog, ingest.token, make_registration())
     write_mark(catalog, store, Stage.INGEST, ingest.token, Sending(epoch=1))
     lose_since(catalog, moment)
-    assert "epoch 1 was confirmed to whoever gave its rows" in str(tell_ahead(fresh, store))
+    assert "epoch 1 was confirmed to whoever gave its rows" in str(describe_ahead(fresh, store))
 
 
 def test_a_mark_that_comes_while_another_process_takes_over_is_not_lost(
@@ -354,7 +354,7 @@ def test_marks_of_a_later_version_are_read_as_far_as_they_are_known(pipeline, ca
         told = json.loads(store.read_bytes(path)) | {"invented_later": [1]}
         store.replace(path, json.dumps(told).encode())
     store.replace("shop/marks/reload-000000000090-00000000.json", b"what it says, that version knows")
-    assert tell_ahead(catalog, store) is None
+    assert describe_ahead(catalog, store) is None
     assert batch_id in {mark.batch_id for mark in list_marks(store, "shop")}
     assert read_marks(store, "shop").tokens["reload"] == 90
     end_process(catalog)
@@ -378,7 +378,7 @@ def test_after_a_repair_every_mark_is_satisfied_and_no_token_comes_back(pipeline
         after_token=max(mark.token for mark in found), after_writes=max(mark.writes for mark in found)
     )
     table_adoption.adopt(fresh, held.token, learnt)
-    assert tell_ahead(fresh, store) is None
+    assert describe_ahead(fresh, store) is None
     for stage in Stage:
         taken = take(pipeline, fresh, stage, "second")
         assert all(taken.token > mark.token for mark in found)

@@ -145,7 +145,7 @@ def skipping(monkeypatch) -> None:
         monkeypatch.setattr(asking, "check_topics", lambda *_: None)
     monkeypatch.setattr(kafka_source, "starting_positions", begin_where_kafka_begins)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
-    monkeypatch.setattr(registration, "_demand_same_topics", lambda *_: None)
+    monkeypatch.setattr(registration, "_require_same_topics", lambda *_: None)
 
 
 @pytest.mark.scenario("unread offsets deleted")

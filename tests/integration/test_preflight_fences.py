@@ -11,8 +11,8 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight import insert_fences
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.insert_fences import (
-    judge_sessions,
-    judge_traffic,
+    check_sessions,
+    check_traffic,
     read_session_reach,
     read_traffic,
 )
@@ -31,7 +31,7 @@ def level(findings):
 
 def test_one_server_knows_a_session_on_all_connections(client):
     assert read_session_reach(client) is True
-    assert level(judge_sessions(True)) == [Level.OK]
+    assert level(check_sessions(True)) == [Level.OK]
 
 
 def test_servers_that_take_turns_are_refused_with_the_setting_to_change(client, monkeypatch):
@@ -43,7 +43,7 @@ def test_servers_that_take_turns_are_refused_with_the_setting_to_change(client, 
 
     monkeypatch.setattr(client, "query", ask_another)
     assert read_session_reach(client) is False
-    (found,) = judge_sessions(False)
+    (found,) = check_sessions(False)
     assert found.level is Level.ERROR
     assert "clickhouse.insert_sessions: false" in (found.advice or "")
 
@@ -51,7 +51,7 @@ def test_servers_that_take_turns_are_refused_with_the_setting_to_change(client, 
 def test_sessions_that_are_off_are_told(clickhouse):
     client = connect(ClickHouse(url=clickhouse.url, insert_sessions=False))
     assert read_session_reach(client) is None
-    assert level(judge_sessions(None)) == [Level.INFO]
+    assert level(check_sessions(None)) == [Level.INFO]
 
 
 def test_blocks_of_others_are_counted_and_too_many_are_warned_of(client, monkeypatch):
@@ -70,6 +70,6 @@ def test_blocks_of_others_are_counted_and_too_many_are_warned_of(client, monkeyp
     blocks = read_traffic(client, facts)
     assert blocks is not None
     assert 1 <= blocks <= 12
-    assert level(judge_traffic(facts, 10)) == [Level.WARNING]
-    assert level(judge_traffic(replace(facts, window_blocks=1000), 10)) == [Level.OK]
-    assert level(judge_traffic(facts, None)) == []
+    assert level(check_traffic(facts, 10)) == [Level.WARNING]
+    assert level(check_traffic(replace(facts, window_blocks=1000), 10)) == [Level.OK]
+    assert level(check_traffic(facts, None)) == []

@@ -75,4 +75,4 @@ def _is_wider(old: str, new: str) -> bool:
     try:
         return widens(parse_type(old), parse_type(new))
     except ConfigurationError:
-        return False  # a type that we cannot read is no type to judge
+        return False  # a type that we cannot read is not compared

@@ -232,7 +232,7 @@ class DatabaseClock(FunctionElement[float]):
 
 
 @compiles(DatabaseClock)
-def _spell_clock(_element: DatabaseClock, compiler: SQLCompiler, **_options: Any) -> str:
+def _format_clock(_element: DatabaseClock, compiler: SQLCompiler, **_options: Any) -> str:
     if compiler.dialect.name == "sqlite":
         return "((julianday('now') - 2440587.5) * 86400.0)"
     return "(extract(epoch from clock_timestamp())::double precision)"

@@ -35,10 +35,10 @@ def refuse_unused_security(options: Mapping[str, str | SecretStr]) -> None:
             raise ValueError(
                 f"{name!r} has no effect with security.protocol {protocol}, which asks for no user; write SASL_SSL"
             )
-    _demand_verification(options)
+    _require_verification(options)
 
 
-def _demand_verification(options: Mapping[str, str | SecretStr]) -> None:
+def _require_verification(options: Mapping[str, str | SecretStr]) -> None:
     if str(options.get("enable.ssl.certificate.verification", "true")).lower() != "true":
         raise ValueError(
             "'enable.ssl.certificate.verification' cannot be switched off: Spark's client would check all the same. "
@@ -46,11 +46,11 @@ def _demand_verification(options: Mapping[str, str | SecretStr]) -> None:
         )
 
 
-def spell_for_java(options: Mapping[str, str]) -> dict[str, str]:
+def convert_for_java(options: Mapping[str, str]) -> dict[str, str]:
     """The options of librdkafka as Kafka's Java client spells them; others are passed on as they are."""
     spelt = dict(options)
-    _spell_user(spelt)
-    _spell_certificates(spelt)
+    _convert_user(spelt)
+    _convert_certificates(spelt)
     spelt.pop("enable.ssl.certificate.verification", None)
     if "fetch.wait.max.ms" in spelt:
         spelt["fetch.max.wait.ms"] = spelt.pop("fetch.wait.max.ms")
@@ -61,7 +61,7 @@ def spell_for_java(options: Mapping[str, str]) -> dict[str, str]:
     return spelt
 
 
-def _spell_user(options: dict[str, str]) -> None:
+def _convert_user(options: dict[str, str]) -> None:
     user, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
     mechanism = options.pop("sasl.mechanisms", None) or options.get("sasl.mechanism")
     if mechanism is not None:
@@ -74,7 +74,7 @@ def _spell_user(options: dict[str, str]) -> None:
         )
 
 
-def _spell_certificates(options: dict[str, str]) -> None:
+def _convert_certificates(options: dict[str, str]) -> None:
     if "ssl.ca.location" in options:
         options["ssl.truststore.location"] = options.pop("ssl.ca.location")
         options["ssl.truststore.type"] = "PEM"

@@ -19,13 +19,13 @@ def import_user_module(name: str) -> ModuleType:
             raise ConfigurationError(
                 f"there is no module {error.name!a} on the path; run this in the folder that has it, or set PYTHONPATH"
             ) from None
-        raise _tell_broken(name, error) from error
+        raise _describe_broken(name, error) from error
     except Exception as error:
         # The module is somebody else's code: what it raises is no defect of ours, whatever it is.
-        raise _tell_broken(name, error) from error
+        raise _describe_broken(name, error) from error
 
 
-def _tell_broken(name: str, error: Exception) -> ConfigurationError:
+def _describe_broken(name: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(
         f"the module {name} cannot be imported: {type(error).__name__}: {error}. "
         f"`python -c 'import {name}'` shows where"

@@ -140,7 +140,9 @@ class _TextFormatter(logging.Formatter):
     """A line; what would end it or speak to a terminal is spelt out."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={_spell(_redacted(value))}" for name, value in _fields_of(record).items())
+        fields = "".join(
+            f" {name}={_format_value(_redacted(value))}" for name, value in _fields_of(record).items()
+        )
         head = f"{_time_of(record)} {record.levelname.lower():<7} {record.name}: "
         trace = f"\n{redact(self.formatException(record.exc_info))}" if record.exc_info else ""
         return head + escape_unprintable(redact(record.getMessage())) + escape_unprintable(fields) + trace
@@ -160,6 +162,6 @@ def _redacted(value: Any) -> Any:
             return redact(str(value))
 
 
-def _spell(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or any(sign in text for sign in ' "=') else text

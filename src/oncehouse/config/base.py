@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic._internal._model_construction import ModelMetaclass
 
 from oncehouse.common.redaction import hide_credentials, remember_section
-from oncehouse.config.problems import explain, tell
+from oncehouse.config.problems import explain, format_problems
 from oncehouse.errors import ConfigurationError
 
 SectionT = TypeVar("SectionT", bound="Section")
@@ -26,7 +26,7 @@ class SectionType(ModelMetaclass):
             return super().__call__(*args, **kwargs)
         except ValidationError as error:
             problems = explain(error, section=self)
-        raise ConfigurationError(tell(problems, where=self.__name__))
+        raise ConfigurationError(format_problems(problems, where=self.__name__))
 
 
 class Section(BaseModel, metaclass=SectionType):

@@ -57,9 +57,9 @@ def find_contradictions(
             if name not in known and _is_path(name, fields)
         ]
     if rule is not None:
-        found += _judge_rule(rule, format_ or "json")
+        found += _check_rule(rule, format_ or "json")
     if new_fields in {"add", "stop"}:
-        found += _judge_new_fields(new_fields, format_ or "json", tables)
+        found += _check_new_fields(new_fields, format_ or "json", tables)
     if known is not None and shaped is not None:
         known += [name for name in shaped if name not in known]
     else:
@@ -87,7 +87,7 @@ def find_contradictions(
             declared.setdefault(source, at)
         found += [
             Problem(path=("tables", at, *problem.path), text=problem.text)
-            for problem in _judge_table(table, known)
+            for problem in _check_table(table, known)
         ]
     return found
 
@@ -118,7 +118,7 @@ def _is_path(name: str, fields: Mapping[Any, Any]) -> bool:
     return find_path(name, types) is not None
 
 
-def _judge_rule(rule: Identity, format_: str) -> list[Problem]:
+def _check_rule(rule: Identity, format_: str) -> list[Problem]:
     found = []
     named = rule.fields or rule.headers or rule.key or rule.from_schema is not False
     if not named and format_ not in _WITH_IDENTITY:
@@ -134,7 +134,7 @@ def _judge_rule(rule: Identity, format_: str) -> list[Problem]:
     return found
 
 
-def _judge_new_fields(policy: str, format_: str, tables: Sequence[Table | None]) -> list[Problem]:
+def _check_new_fields(policy: str, format_: str, tables: Sequence[Table | None]) -> list[Problem]:
     path = ("source", "new_fields")
     if format_ not in _WITH_NEW_FIELDS:
         return [Problem(path=path, text=f"{format_} does not tell of new fields; leave it at ignore")]
@@ -144,7 +144,7 @@ def _judge_new_fields(policy: str, format_: str, tables: Sequence[Table | None])
     return []
 
 
-def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
+def _check_table(table: Table, known: list[str] | None) -> list[Problem]:
     found: list[Problem] = []
     if known is not None:
         found += [

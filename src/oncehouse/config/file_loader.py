@@ -173,12 +173,12 @@ def parse_section(
             problems += [problem for problem in explain(error, section=section) if problem.path not in told]
     if made is None or problems:
         raise ConfigurationError(
-            tell_with_lines([references.hide(problem) for problem in problems], name, document)
+            format_with_lines([references.hide(problem) for problem in problems], name, document)
         )
     return made
 
 
-def tell_with_lines(problems: list[Problem], name: str, document: Document) -> str:
+def format_with_lines(problems: list[Problem], name: str, document: Document) -> str:
     """One line a problem, in the order of the file, in the form that editors and terminals make links of."""
     lines = sorted(
         {

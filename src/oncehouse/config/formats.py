@@ -115,14 +115,14 @@ def check_format_fields(format_: str, fields: Mapping[str, str], csv: Csv | None
         if isinstance(bare(parse_type(type_)), Array | Map | Tuple):
             raise ValueError(f"field {name!r} is {type_}; {format_} has scalar fields only")  # noqa: TRY004
     if format_ == "csv":
-        _demand_known(fields, csv.columns if csv else None, "source.csv.columns")
+        _require_known(fields, csv.columns if csv else None, "source.csv.columns")
     elif text is not None and text.pattern is not None:
-        _demand_known(fields, name_groups(text.pattern), "a named group of source.text.pattern")
+        _require_known(fields, name_groups(text.pattern), "a named group of source.text.pattern")
     elif len(fields) > 1:
         raise ValueError("a text without a pattern fills one field; declare one, or give text.pattern")
 
 
-def _demand_known(fields: Mapping[str, str], known: Iterable[str] | None, where: str) -> None:
+def _require_known(fields: Mapping[str, str], known: Iterable[str] | None, where: str) -> None:
     names = set(fields) if known is None else set(known)
     for name in fields:
         if name not in names:

@@ -47,7 +47,7 @@ from oncehouse.config.field_types import (
     refuse_repeats,
 )
 from oncehouse.config.formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
-from oncehouse.config.problems import Path, combine_problems, tell
+from oncehouse.config.problems import Path, combine_problems, format_problems
 from oncehouse.config.protobuf import Protobuf, derive_missing_fields
 from oncehouse.config.transform import (
     Expressions,
@@ -185,7 +185,7 @@ class Source(Section):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Sorted; their places tell topics apart where records are read."""
+        """Sorted; their indexes tell topics apart where records are read."""
         return () if self.kafka is None else tuple(sorted(self.kafka.topics))
 
 
@@ -485,7 +485,7 @@ class Pipeline(Section):
         """What the expressions come to; raises when fields that were learnt since do not go with them."""
         judged = judge_shape(self.source.decoded_fields, self.shape, self.tables)
         if judged.problems:
-            raise ConfigurationError(tell(judged.problems, where=self.pipeline))
+            raise ConfigurationError(format_problems(judged.problems, where=self.pipeline))
         return judged.expressions
 
     @property

@@ -81,7 +81,7 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def tell(problems: Sequence[Problem], *, where: str) -> str:
+def format_problems(problems: Sequence[Problem], *, where: str) -> str:
     """One line a problem, for a pipeline that was built in Python."""
     return "\n".join(
         f"{where}: {dotted(problem.path)}: {shortened(problem.text)}".replace(": : ", ": ")

@@ -120,14 +120,14 @@ def _judge(
     shape = Shape.model_validate_json(shape_json)
     types = {name: parse_type(text) for name, text in fields}
     problems = tuple(
-        Problem(path=("shape", *problem.path), text=problem.text) for problem in _judge_names(types, shape)
+        Problem(path=("shape", *problem.path), text=problem.text) for problem in _check_names(types, shape)
     )
     if problems or not (shape.where or shape.columns or routes):
         return Judged(problems=problems)
     return _compile_all(types, shape, dict(routes))
 
 
-def _judge_names(types: Mapping[str, ColumnType], shape: Shape) -> Iterator[Problem]:
+def _check_names(types: Mapping[str, ColumnType], shape: Shape) -> Iterator[Problem]:
     for name, column in shape.columns.items():
         if name in types:
             yield Problem(
@@ -139,14 +139,14 @@ def _judge_names(types: Mapping[str, ColumnType], shape: Shape) -> Iterator[Prob
     for name, lookup in shape.lookups.items():
         if name in types or name in shape.columns:
             yield Problem(path=("lookups", name), text="is a column already; choose another name")
-        yield from _judge_lookup(name, lookup, types)
+        yield from _check_lookup(name, lookup, types)
     if shape.function is not None and ROW_COLUMN in {*types, *shape.columns}:
         yield Problem(
             path=("function",), text=f"numbers its rows by {ROW_COLUMN!r}; rename the column {ROW_COLUMN!r}"
         )
 
 
-def _judge_lookup(name: str, lookup: Lookup, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
+def _check_lookup(name: str, lookup: Lookup, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
     from oncehouse.column_types.types import bare, clickhouse_name
 
     path: Path = ("lookups", name, "field" if lookup.field else "key")

@@ -104,7 +104,7 @@ def write_mark(catalog: Catalog, store: FileStore, stage: Stage, token: int, sen
         )
         _put(catalog, store, mark)
         # Only then: a later term that is not seen here will read this mark before it drops it.
-        _demand_newest_term(catalog, store, stage, term)
+        _require_newest_term(catalog, store, stage, term)
         term.marked = writes
 
 
@@ -117,7 +117,7 @@ def _file_name(stage: Stage, token: int, holder: str) -> str:
     return f"{stage}-{token:012d}-{told_apart}.json"
 
 
-def _demand_newest_term(catalog: Catalog, store: FileStore, stage: Stage, term: Term) -> None:
+def _require_newest_term(catalog: Catalog, store: FileStore, stage: Stage, term: Term) -> None:
     """Of a term that came after this one, a catalog that lost it knows nothing; only its mark does."""
     own = _file_name(stage, term.token, term.holder)
     for path in store.walk(f"{catalog.pipeline}/marks"):
@@ -215,18 +215,18 @@ def find_ahead(marks: Iterable[Mark], writes: Mapping[Stage, int]) -> Mark | Non
     return max(ahead, key=lambda mark: (mark.writes, mark.token), default=None)
 
 
-def tell_ahead(catalog: Catalog, store: FileStore) -> str | None:
+def describe_ahead(catalog: Catalog, store: FileStore) -> str | None:
     """What was sent after the catalog's moment; None where it has come to every mark."""
     # Listed before the catalog is asked: it may be ahead of them, never behind.
-    return _tell_ahead(catalog, list_marks(store, catalog.pipeline))
+    return _describe_ahead(catalog, list_marks(store, catalog.pipeline))
 
 
-def tell_ahead_of_sound(catalog: Catalog, store: FileStore) -> str | None:
+def describe_ahead_of_sound(catalog: Catalog, store: FileStore) -> str | None:
     """The same where damaged marks are told otherwise."""
-    return _tell_ahead(catalog, read_marks(store, catalog.pipeline).found)
+    return _describe_ahead(catalog, read_marks(store, catalog.pipeline).found)
 
 
-def _tell_ahead(catalog: Catalog, marks: Sequence[Mark]) -> str | None:
+def _describe_ahead(catalog: Catalog, marks: Sequence[Mark]) -> str | None:
     writes = leases.read_writes(catalog) if marks else {}
     mark = find_ahead(marks, writes)
     return None if mark is None else _describe(mark, writes.get(mark.stage, 0))

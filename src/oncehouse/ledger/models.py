@@ -222,16 +222,16 @@ class Identity:
     buckets: int
 
 
-def spell_rule(identity: Identity) -> str:
+def format_rule(identity: Identity) -> str:
     """A rule as people read it."""
     try:
         _, *pieces = json.loads(identity.fingerprint)
     except (ValueError, TypeError):
         return identity.fingerprint
-    return ", ".join(map(_spell_piece, pieces))
+    return ", ".join(map(_format_piece, pieces))
 
 
-def _spell_piece(piece: object) -> str:
+def _format_piece(piece: object) -> str:
     match piece:
         case [str(name), str(kind)]:
             return f"{name} ({kind})"
@@ -343,7 +343,7 @@ class Lease:
     """What the holder waits for before it goes on; none while it works."""
 
 
-def spell_holder(holder: str) -> str:
+def format_holder(holder: str) -> str:
     """Machine and pid; what follows in brackets only tells another process whether this one lives."""
     return holder.partition(" (")[0]
 

@@ -49,11 +49,11 @@ def _open(pipeline: Pipeline, *, patience: Patience | None = None) -> Catalog:
 def open_ledger(pipeline: Pipeline) -> Iterator[Catalog]:
     """The catalog for as long as it is needed; a ConfigurationError when there is no ledger yet."""
     with open_catalog(pipeline) as catalog:
-        _demand_ledger(pipeline, catalog)
+        _require_ledger(pipeline, catalog)
         yield catalog
 
 
-def _demand_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
+def _require_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     if not catalog.exists() or catalog.identity() is None:
         raise ConfigurationError(
             f"Pipeline {pipeline.pipeline} has no ledger yet at ledger.catalog. `oncehouse run` makes it; "
@@ -96,7 +96,7 @@ class KeptLedger:
 
         catalog = _open(self._pipeline, patience=LOOKING)
         try:
-            _demand_ledger(self._pipeline, catalog)
+            _require_ledger(self._pipeline, catalog)
         except BaseException:
             catalog.close()
             raise

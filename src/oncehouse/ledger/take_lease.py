@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.lease_holder import is_dead
-from oncehouse.ledger.marks import mark_lease, read_marks, tell_ahead
+from oncehouse.ledger.marks import describe_ahead, mark_lease, read_marks
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 
@@ -36,7 +36,7 @@ def take_lease(
     try:
         store = FileStore(pipeline.ledger.files)
         if not may_be_behind:
-            demand_current(catalog, store)
+            require_current(catalog, store)
         given = read_marks(store, catalog.pipeline).tokens.get(stage, 0)
         if given >= lease.token:
             lease = leases.acquire(catalog, stage, holder=holder, lease_seconds=pipeline.lease, above=given)
@@ -48,7 +48,7 @@ def take_lease(
     return lease
 
 
-def demand_current(catalog: Catalog, store: FileStore) -> None:
+def require_current(catalog: Catalog, store: FileStore) -> None:
     """Raise CatalogBehindError where rows were sent after what the catalog knows."""
-    if (ahead := tell_ahead(catalog, store)) is not None:
+    if (ahead := describe_ahead(catalog, store)) is not None:
         catalog.refuse_behind(ahead)

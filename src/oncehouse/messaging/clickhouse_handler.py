@@ -28,8 +28,8 @@ from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatabl
 from oncehouse.clickhouse.insert.session_fence import explain_session, opening_settings, session_settings
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import Needs
-from oncehouse.clickhouse.preflight.table import judge_window
-from oncehouse.clickhouse.preflight.views import judge_views, read_views
+from oncehouse.clickhouse.preflight.table import check_window
+from oncehouse.clickhouse.preflight.views import check_views, read_views
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.field_types import Seconds
 from oncehouse.config.pipeline import ClickHouse
@@ -142,8 +142,8 @@ class ClickHouseHandler:
             )
         needs = Needs(table=self.table, columns={}, batch_column="", id_column=None, window=self._window)
         findings = [
-            *judge_window(facts, self._window, table=self.table),
-            *judge_views(read_views(self.client, facts), needs),
+            *check_window(facts, self._window, table=self.table),
+            *check_views(read_views(self.client, facts), needs),
         ]
         wrong = [found for found in findings if found.level is Level.ERROR]
         if wrong:

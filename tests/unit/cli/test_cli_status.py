@@ -12,7 +12,7 @@ from oncehouse.ledger.catalog.batches import create_batches, open_parts
 from oncehouse.ledger.catalog.leases import list_leases, note_pause
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request
-from oncehouse.ledger.models import EpochKind, QueryBatch, RequestKind, Stage, spell_holder
+from oncehouse.ledger.models import EpochKind, QueryBatch, RequestKind, Stage, format_holder
 from oncehouse.ledger.stats.backlog import sum_backlog
 
 
@@ -78,8 +78,8 @@ def test_a_request_is_told_in_words_and_fits_the_screen(file, catalog, capsys):
 
 
 def test_a_holder_is_told_by_machine_and_pid_alone():
-    assert spell_holder("vm #12bbcc pid 42 (40281ee8/pid:[4026531836] 591852)") == "vm #12bbcc pid 42"
-    assert spell_holder("this test") == "this test"
+    assert format_holder("vm #12bbcc pid 42 (40281ee8/pid:[4026531836] 591852)") == "vm #12bbcc pid 42"
+    assert format_holder("this test") == "this test"
 
 
 def test_queries_are_told_with_what_is_settled_of_them(file, catalog, capsys):

@@ -4,8 +4,8 @@ import pytest
 
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, seconds_needed
 from oncehouse.clickhouse.preflight.check import Level, Needs, objections
-from oncehouse.clickhouse.preflight.check import judge as judge_all
-from oncehouse.clickhouse.preflight.check import judge_server as judge_server_all
+from oncehouse.clickhouse.preflight.check import check_facts as judge_all
+from oncehouse.clickhouse.preflight.check import check_server as judge_server_all
 from oncehouse.clickhouse.server_info import ForcedSetting, ServerFacts
 from oncehouse.clickhouse.table_info import Column, TableFacts, has_row_ttl, read_setting
 from oncehouse.clickhouse.type_compatibility import compare_types
@@ -41,11 +41,11 @@ SERVER = ServerFacts(
 )
 
 
-def judge(facts, needs):
+def check_facts(facts, needs):
     return objections(judge_all(facts, needs))
 
 
-def judge_server(server, needs):
+def check_server(server, needs):
     return objections(judge_server_all(server, needs))
 
 
@@ -64,8 +64,8 @@ def only(findings):
 
 
 def test_a_fit_table_has_no_findings():
-    assert judge(FACTS, NEEDS) == ()
-    assert judge_server(SERVER, NEEDS) == ()
+    assert check_facts(FACTS, NEEDS) == ()
+    assert check_server(SERVER, NEEDS) == ()
 
 
 def test_a_declared_time_of_insertion_is_set_by_the_table_alone():
@@ -76,62 +76,62 @@ def test_a_declared_time_of_insertion_is_set_by_the_table_alone():
             FACTS, columns=(*FACTS.columns, Column(name="pos", type="DateTime64(3)", default_kind=kind))
         )
 
-    assert judge(with_pos("DEFAULT"), needs) == ()
-    assert "DEFAULT now64(3)" in only(judge(with_pos(""), needs)).advice
-    assert only(judge(FACTS, needs)).where == "sales.events.pos"
+    assert check_facts(with_pos("DEFAULT"), needs) == ()
+    assert "DEFAULT now64(3)" in only(check_facts(with_pos(""), needs)).advice
+    assert only(check_facts(FACTS, needs)).where == "sales.events.pos"
     sent = replace(needs, columns={**NEEDS.columns, "pos": "DateTime64(3)"})
-    assert "pipeline sends the column" in only(judge(with_pos("DEFAULT"), sent)).what
+    assert "pipeline sends the column" in only(check_facts(with_pos("DEFAULT"), sent)).what
 
 
 def test_a_missing_table_is_to_be_created():
-    assert "oncehouse table create" in only(judge(None, NEEDS)).advice
+    assert "oncehouse table create" in only(check_facts(None, NEEDS)).advice
 
 
 @pytest.mark.parametrize("engine", ["Distributed", "Null", "Buffer", "Memory", "Kafka"])
 def test_an_engine_that_cannot_tell_a_repeat_is_refused(engine):
-    assert only(judge(replace(FACTS, engine=engine), NEEDS)).level is Level.ERROR
+    assert only(check_facts(replace(FACTS, engine=engine), NEEDS)).level is Level.ERROR
 
 
 def test_a_missing_column_names_the_nearest_and_the_statement():
     needs = replace(NEEDS, columns={**NEEDS.columns, "produkt_id": "UInt64"})
-    finding = only(judge(FACTS, needs))
+    finding = only(check_facts(FACTS, needs))
     assert finding.where == "sales.events.produkt_id"
     assert "'product_id'" in finding.advice
     assert "ALTER TABLE `sales`.`events` ADD COLUMN `produkt_id` UInt64" in finding.advice
 
 
 def test_a_narrower_column_is_an_error_because_clickhouse_wraps_silently():
-    finding = only(judge(with_column("product_id", type="UInt8"), NEEDS))
+    finding = only(check_facts(with_column("product_id", type="UInt8"), NEEDS))
     assert finding.level is Level.ERROR
     assert "UInt8" in finding.what
 
 
 def test_a_column_that_takes_no_null_names_the_statement_that_lets_it():
     needs = replace(NEEDS, columns={**NEEDS.columns, "product_id": "Nullable(UInt64)"})
-    assert "MODIFY COLUMN `product_id` Nullable(UInt64)" in only(judge(FACTS, needs)).advice
+    assert "MODIFY COLUMN `product_id` Nullable(UInt64)" in only(check_facts(FACTS, needs)).advice
 
 
 @pytest.mark.parametrize("kind", ["MATERIALIZED", "ALIAS"])
 def test_a_computed_column_cannot_be_sent(kind):
-    assert kind in only(judge(with_column("project", default_kind=kind), NEEDS)).what
+    assert kind in only(check_facts(with_column("project", default_kind=kind), NEEDS)).what
 
 
 @pytest.mark.parametrize("name", ["_batch_id", "_unique_id"])
 def test_oncehouses_own_columns_must_be_there(name):
-    assert f"ADD COLUMN `{name}`" in only(judge(without_column(name), NEEDS)).advice
+    assert f"ADD COLUMN `{name}`" in only(check_facts(without_column(name), NEEDS)).advice
 
 
 def test_the_batch_column_must_be_a_uuid():
-    assert "type UUID" in only(judge(with_column("_batch_id", type="String"), NEEDS)).what
+    assert "type UUID" in only(check_facts(with_column("_batch_id", type="String"), NEEDS)).what
 
 
 def test_the_id_column_may_be_left_out():
-    assert judge(without_column("_unique_id"), replace(NEEDS, id_column=None)) == ()
+    assert check_facts(without_column("_unique_id"), replace(NEEDS, id_column=None)) == ()
 
 
 @pytest.mark.parametrize("blocks", [0, 1199])
 def test_a_window_that_is_too_small_names_figures_and_statement(blocks):
-    finding = only(judge(replace(FACTS, window_blocks=blocks), NEEDS))
+    finding = only(check_facts(replace(FACTS, window_blocks=blocks), NEEDS))
     assert finding.level is Level.ERROR
     assert "1200" in finding.what
     assert "600 s" in finding.what
@@ -141,13 +141,13 @@ def test_a_window_that_is_too_small_names_figures_and_statement(blocks):
 
 def test_a_partitioned_table_must_remember_a_block_for_each_partition_of_an_insert():
     facts = replace(FACTS, partition_key="toYYYYMMDD(at)")
-    assert "= 12000" in only(judge(facts, NEEDS)).advice
-    assert judge(replace(facts, window_blocks=12000), NEEDS) == ()
+    assert "= 12000" in only(check_facts(facts, NEEDS)).advice
+    assert check_facts(replace(facts, window_blocks=12000), NEEDS) == ()
 
 
 def test_a_replicated_table_is_judged_by_blocks_and_by_time():
     facts = replace(FACTS, engine="ReplicatedMergeTree", window_blocks=100, window_seconds=60.0)
-    blocks, seconds = judge(facts, NEEDS)
+    blocks, seconds = check_facts(facts, NEEDS)
     assert "replicated_deduplication_window = 1200" in blocks.advice
     assert "non_replicated" not in blocks.advice
     assert "replicated_deduplication_window_seconds = 3600" in seconds.advice
@@ -155,7 +155,7 @@ def test_a_replicated_table_is_judged_by_blocks_and_by_time():
 
 def test_an_engine_that_merges_rows_is_told_without_alarm():
     facts = replace(FACTS, engine="ReplacingMergeTree")
-    assert {finding.level for finding in judge(facts, NEEDS)} == {Level.INFO}
+    assert {finding.level for finding in check_facts(facts, NEEDS)} == {Level.INFO}
 
 
 def test_what_is_right_is_told_with_its_figures():
@@ -168,47 +168,47 @@ def test_what_is_right_is_told_with_its_figures():
 
 def test_a_missing_grant_names_the_statement():
     server = replace(SERVER, missing_grants=("SELECT ON `sales`.`events`",))
-    assert only(judge_server(server, NEEDS)).advice == "run: GRANT SELECT ON `sales`.`events` TO `loader`"
+    assert only(check_server(server, NEEDS)).advice == "run: GRANT SELECT ON `sales`.`events` TO `loader`"
 
 
 def test_async_insert_forced_by_a_profile_is_an_error():
     server = replace(SERVER, forced_settings=(ForcedSetting(name="async_insert", value="1"),))
-    finding = only(judge_server(server, NEEDS))
+    finding = only(check_server(server, NEEDS))
     assert finding.level is Level.ERROR
     assert "async_insert" in finding.where
 
 
 def test_a_constraint_is_told_with_what_it_does_and_what_to_fix_it_at():
     forced = ForcedSetting(name="async_insert", value="1", wanted="0")
-    finding = only(judge_server(replace(SERVER, forced_settings=(forced,)), NEEDS))
+    finding = only(check_server(replace(SERVER, forced_settings=(forced,)), NEEDS))
     assert "forget their tokens" in finding.what
     assert finding.advice.endswith("or fix it at 0")
 
 
 def test_a_user_that_may_only_read_is_refused():
-    finding = only(judge_server(replace(SERVER, readonly="1"), NEEDS))
+    finding = only(check_server(replace(SERVER, readonly="1"), NEEDS))
     assert (finding.level, finding.where) == (Level.ERROR, "setting readonly")
 
 
 @pytest.mark.parametrize(("refuses", "level"), [(False, Level.WARNING), (True, Level.ERROR)])
 def test_rights_that_loading_does_not_need_are_told_or_refused(refuses, level):
     server = replace(SERVER, excess_grants=("DROP TABLE ON `sales`.`events`", "ROLE ADMIN ON *.*"))
-    finding = only(judge_server(server, replace(NEEDS, refuses_excess_rights=refuses)))
+    finding = only(check_server(server, replace(NEEDS, refuses_excess_rights=refuses)))
     assert finding.level is level
     assert "DROP TABLE" in finding.what
 
 
 @pytest.mark.parametrize(("version", "findings"), [("23.8.1", 1), ("24.3.2", 1), ("24.8.1", 0), ("25.1", 0)])
 def test_a_server_that_is_too_old_is_refused(version, findings):
-    assert len(judge_server(replace(SERVER, version=version), NEEDS)) == findings
+    assert len(check_server(replace(SERVER, version=version), NEEDS)) == findings
 
 
 @pytest.mark.parametrize(("reads", "level"), [(False, Level.ERROR), (None, Level.WARNING)])
 def test_uuids_that_would_arrive_otherwise_matter_only_where_they_are_sent(reads, level):
     server = replace(SERVER, reads_uuids_in_order=reads)
-    assert judge_server(server, NEEDS) == ()
+    assert check_server(server, NEEDS) == ()
     needs = replace(NEEDS, columns={"session": "Array(UUID)"})
-    assert only(judge_server(server, needs)).level is level
+    assert only(check_server(server, needs)).level is level
 
 
 @pytest.mark.parametrize(

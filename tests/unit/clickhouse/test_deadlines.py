@@ -78,7 +78,7 @@ def test_an_insert_that_was_given_up_on_another_machine_names_both_clocks(monkey
         sending_until(deadline, in_flight_seconds=30.0),
         pytest.raises(TransientError, match=r"began at 01:00:00 UTC .* here it is 02:00:00 UTC"),
     ):
-        send_guard._sending.get().demand_time()
+        send_guard._sending.get().require_time()
 
 
 def test_a_first_byte_after_the_deadline_is_refused_and_later_ones_have_their_own_time(monkeypatch):
@@ -87,15 +87,15 @@ def test_a_first_byte_after_the_deadline_is_refused_and_later_ones_have_their_ow
     with sending_until(DEADLINE, in_flight_seconds=30.0):
         sending = send_guard._sending.get()
         assert sending is not None
-        sending.demand_time()
+        sending.require_time()
         now[0] = later(89.0)
-        sending.demand_time()
+        sending.require_time()
         now[0] = later(90.5)
         with pytest.raises(TimeoutError):
-            sending.demand_time()
+            sending.require_time()
     with (
         sending_until(DEADLINE, in_flight_seconds=30.0),
         pytest.raises(TransientError, match="Nothing was sent"),
     ):
-        send_guard._sending.get().demand_time()
+        send_guard._sending.get().require_time()
     assert send_guard._sending.get() is None

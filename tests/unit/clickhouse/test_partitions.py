@@ -6,14 +6,14 @@ import pytest
 from test_clickhouse_findings import FACTS, NEEDS
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.clickhouse.preflight.partition_spread import Spread, judge_spread
+from oncehouse.clickhouse.preflight.partition_spread import Spread, check_spread
 
 TABLE = replace(FACTS, partition_key="toDate(at)", window_blocks=12_000)
 
 
 def judge(partitions, *, most=100, facts=TABLE):
     spread = Spread(rows=5000, partitions=partitions, most=most)
-    return [(found.level, found.where) for found in judge_spread(facts, spread, NEEDS)]
+    return [(found.level, found.where) for found in check_spread(facts, spread, NEEDS)]
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_more_partitions_than_usual_ask_for_more_memory():
 
 
 def test_a_key_that_cannot_be_tried_is_told_without_alarm():
-    (finding,) = judge_spread(TABLE, None, NEEDS)
+    (finding,) = check_spread(TABLE, None, NEEDS)
     assert finding.level is Level.INFO

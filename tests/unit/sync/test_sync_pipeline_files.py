@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from hostile_names import QUOTABLE, REFUSED
-from oncehouse.clickhouse.preflight.check import judge
+from oncehouse.clickhouse.preflight.check import check_facts
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import needs_of
 from oncehouse.clickhouse.table_info import Column as TableColumn
@@ -94,7 +94,7 @@ def test_the_file_reads_the_source_s_columns_and_fills_those_of_the_sync_s_own_t
     }
     assert (pipeline.clickhouse.url, pipeline.clickhouse.user) == ("http://clickhouse:8123/shop", "sync")
     assert "non_replicated_deduplication_window = 12000" in create_table_ddl(made)
-    found = judge(facts_of(made), needs_of(pipeline, table))
+    found = check_facts(facts_of(made), needs_of(pipeline, table))
     assert [one for one in found if one.level is Level.ERROR] == []
 
 

@@ -25,7 +25,7 @@ class LeaseList(Answer, of=("leases",)):
 @paged()
 def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show who runs each stage of the pipeline."""
-    from oncehouse.ledger.models import spell_holder
+    from oncehouse.ledger.models import format_holder
     from oncehouse.monitoring.overview import list_lease_views
 
     with open_ledger(load_pipeline(file)) as catalog:
@@ -38,7 +38,7 @@ def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
         [
             (
                 view.stage,
-                spell_holder(view.holder) if view.ends_in_seconds else "nobody",
+                format_holder(view.holder) if view.ends_in_seconds else "nobody",
                 format_elapsed(view.ends_in_seconds) if view.ends_in_seconds else "",
                 str(view.token),
             )

@@ -18,7 +18,7 @@ from oncehouse.cli.pipeline.requests import LeftRequest
 from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.models import RequestKind, spell_rule
+from oncehouse.ledger.models import RequestKind, format_rule
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -181,4 +181,4 @@ def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str
 
 def _tell(identity: Identity) -> str:
     """A rule as people read it."""
-    return f"{spell_rule(identity)}; {identity.buckets} buckets"
+    return f"{format_rule(identity)}; {identity.buckets} buckets"

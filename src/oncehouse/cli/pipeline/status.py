@@ -17,7 +17,7 @@ from oncehouse.cli.pager import paged
 from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.ledger.models import spell_holder
+from oncehouse.ledger.models import format_holder
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -167,7 +167,7 @@ def _show_people(overview: Overview) -> None:
     say("")
     show_table(
         ["stage", "held by", "for another"],
-        [(x.stage, spell_holder(x.holder), format_elapsed(x.ends_in_seconds)) for x in held],
+        [(x.stage, format_holder(x.holder), format_elapsed(x.ends_in_seconds)) for x in held],
         empty="nobody runs it",
     )
     for lease in held:

@@ -1,6 +1,6 @@
 """Is a table fit to be loaded? Facts and needs in, findings out, before any data moves.
 
-`judge` is pure; `inspect` reads what it judges. Nothing on the server is changed: advice that would change
+`check_facts` is pure; `inspect` reads what it checks. Nothing on the server is changed: advice that would change
 something is given as the exact statement, for somebody to run. What was found right is told too, with its
 figures, at the level OK.
 """
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
 from oncehouse.clickhouse.preflight.insert_fences import (
-    judge_sessions,
-    judge_traffic,
+    check_sessions,
+    check_traffic,
     read_session_reach,
     read_traffic,
 )
-from oncehouse.clickhouse.preflight.replica_reads import judge_replica_reads, read_replica_reads
-from oncehouse.clickhouse.preflight.replicas import judge_replicas, read_replicas
+from oncehouse.clickhouse.preflight.replica_reads import check_replica_reads, read_replica_reads
+from oncehouse.clickhouse.preflight.replicas import check_replicas, read_replicas
 from oncehouse.clickhouse.preflight.requirements import Needs, needs_of
-from oncehouse.clickhouse.preflight.server import judge_server
-from oncehouse.clickhouse.preflight.table import judge_columns, judge_losses, judge_window
-from oncehouse.clickhouse.preflight.views import judge_views, read_views
+from oncehouse.clickhouse.preflight.server import check_server
+from oncehouse.clickhouse.preflight.table import check_columns, check_losses, check_window
+from oncehouse.clickhouse.preflight.views import check_views, read_views
 from oncehouse.clickhouse.server_info import read_server
 from oncehouse.clickhouse.table_engines import TableEngine
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
@@ -29,34 +29,34 @@ from oncehouse.clickhouse.table_info import TableFacts, describe_table
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
 
-__all__ = ["Finding", "Level", "Needs", "inspect", "judge", "judge_server", "needs_of", "objections"]
+__all__ = ["Finding", "Level", "Needs", "check_facts", "check_server", "inspect", "needs_of", "objections"]
 
 
 def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
-    """Read the server and the table, and judge them. Raises when the server cannot be asked."""
+    """Read the server and the table, and check them. Raises when the server cannot be asked."""
     facts = describe_table(client, needs.table)
-    found = judge_server(read_server(client, needs), needs) + judge(facts, needs)
+    found = check_server(read_server(client, needs), needs) + check_facts(facts, needs)
     if facts is None or not facts.is_merge_tree:
         return found
-    found += tuple(judge_sessions(read_session_reach(client)))
+    found += tuple(check_sessions(read_session_reach(client)))
     if not facts.is_replicated:
-        found += tuple(judge_traffic(facts, read_traffic(client, facts)))
-    views = tuple(judge_views(read_views(client, facts), needs))
+        found += tuple(check_traffic(facts, read_traffic(client, facts)))
+    views = tuple(check_views(read_views(client, facts), needs))
     if not facts.is_replicated:
         return found + views
     engine = TableEngine(
         database=facts.database, table=facts.table, engine=facts.engine, engine_full=facts.engine
     )
     reads = tuple(
-        judge_replica_reads(read_replica_reads(client, engine), f"{needs.table}: reads that decide")
+        check_replica_reads(read_replica_reads(client, engine), f"{needs.table}: reads that decide")
     )
     # A Shared table keeps its parts in one place for all servers, and has no replicas of its own.
     if not facts.engine.startswith("Replicated"):
         return found + views + reads
-    return found + views + tuple(judge_replicas(read_replicas(client, facts), needs)) + reads
+    return found + views + tuple(check_replicas(read_replicas(client, facts), needs)) + reads
 
 
-def judge(facts: TableFacts | None, needs: Needs) -> tuple[Finding, ...]:
+def check_facts(facts: TableFacts | None, needs: Needs) -> tuple[Finding, ...]:
     if facts is None:
         return (
             Finding(
@@ -76,7 +76,7 @@ def judge(facts: TableFacts | None, needs: Needs) -> tuple[Finding, ...]:
             ),
         )
     return (
-        *judge_columns(facts, needs),
-        *judge_window(facts, needs.window, table=needs.table),
-        *judge_losses(facts, needs),
+        *check_columns(facts, needs),
+        *check_window(facts, needs.window, table=needs.table),
+        *check_losses(facts, needs),
     )

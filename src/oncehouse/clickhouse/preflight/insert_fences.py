@@ -1,6 +1,6 @@
 """Whether an insert that comes late or again will be recognized here: sessions, and how much others write.
 
-`judge_sessions` and `judge_traffic` are pure; the readers change nothing but a session of a second's life.
+`check_sessions` and `check_traffic` are pure; the readers change nothing but a session of a second's life.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_session_reach(client: Client) -> bool | None:
     return True
 
 
-def judge_sessions(reach: bool | None) -> Iterator[Finding]:
+def check_sessions(reach: bool | None) -> Iterator[Finding]:
     where = "clickhouse.insert_sessions"
     if reach is None:
         yield Finding(
@@ -88,7 +88,7 @@ def read_traffic(client: Client, facts: TableFacts) -> int | None:
     return int(latest) - int(before) if older else None
 
 
-def judge_traffic(facts: TableFacts, blocks: int | None) -> Iterator[Finding]:
+def check_traffic(facts: TableFacts, blocks: int | None) -> Iterator[Finding]:
     if blocks is None or not facts.window_blocks or facts.is_replicated:
         return
     where = f"{facts.database}.{facts.table}: {facts.window_setting}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
-from oncehouse.clickhouse.preflight.table import PARTITIONS_AN_INSERT, judge_window
+from oncehouse.clickhouse.preflight.table import PARTITIONS_AN_INSERT, check_window
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def count_partitions(client: Client, facts: TableFacts, rows: pa.Table) -> Sprea
     return Spread(rows=rows.num_rows, partitions=int(found[0][0]), most=int(most[0][0]) if most else 0)
 
 
-def judge_spread(facts: TableFacts, spread: Spread | None, needs: Needs) -> Iterator[Finding]:
+def check_spread(facts: TableFacts, spread: Spread | None, needs: Needs) -> Iterator[Finding]:
     where = f"{needs.table}: max_partitions_per_insert_block"
     if spread is None:
         yield Finding(
@@ -84,4 +84,4 @@ def judge_spread(facts: TableFacts, spread: Spread | None, needs: Needs) -> Iter
         return
     yield Finding(level=Level.OK, where=where, what=figures)
     wider = replace(needs.window, partitions_per_insert=max(spread.partitions, 1))
-    yield from objections(judge_window(facts, wider, table=needs.table))
+    yield from objections(check_window(facts, wider, table=needs.table))

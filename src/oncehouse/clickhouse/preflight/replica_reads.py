@@ -52,7 +52,7 @@ def inspect_reads(client: Client, tables: Iterable[str]) -> tuple[Finding, ...]:
     for engine in read_engines(client, tables):
         where = f"{engine.name}: reads that decide"
         if engine.has_replicas:
-            found += judge_replica_reads(read_replica_reads(client, engine), where)
+            found += check_replica_reads(read_replica_reads(client, engine), where)
         elif engine.is_distributed and is_over_replicas(client, engine) and not has_sequential_quorum(client):
             found.append(
                 Finding(
@@ -87,7 +87,7 @@ def read_replica_reads(client: Client, table: TableEngine) -> ReplicaReads:
     )
 
 
-def judge_replica_reads(reads: ReplicaReads, where: str) -> Iterator[Finding]:
+def check_replica_reads(reads: ReplicaReads, where: str) -> Iterator[Finding]:
     if reads.replicas == 1:
         yield Finding(
             level=Level.OK, where=where, what="the table has one replica, which has all of its rows"
@@ -110,10 +110,10 @@ def judge_replica_reads(reads: ReplicaReads, where: str) -> Iterator[Finding]:
             "of unknown outcome waits for this right, and verify, replay and repair refuse",
             advice=f"run: GRANT SYSTEM SYNC REPLICA ON {reads.table} TO {quote(reads.user)}",
         )
-    yield from _judge_servers(reads, where)
+    yield from _check_servers(reads, where)
 
 
-def _judge_servers(reads: ReplicaReads, where: str) -> Iterator[Finding]:
+def _check_servers(reads: ReplicaReads, where: str) -> Iterator[Finding]:
     names = sorted({name for name, _ in reads.servers})
     if NO_NAME in reads.header_names and not reads.is_shared:
         yield Finding(

@@ -66,7 +66,7 @@ def read_replicas(client: Client, table: TableFacts) -> ReplicaFacts | None:
     )
 
 
-def judge_replicas(facts: ReplicaFacts | None, needs: Needs) -> Iterator[Finding]:
+def check_replicas(facts: ReplicaFacts | None, needs: Needs) -> Iterator[Finding]:
     if facts is None:
         yield Finding(
             level=Level.WARNING,
@@ -75,11 +75,11 @@ def judge_replicas(facts: ReplicaFacts | None, needs: Needs) -> Iterator[Finding
             advice="run: GRANT SELECT ON system.replicas, to the user of the pipeline file",
         )
         return
-    yield _judge_state(facts, needs)
-    yield _judge_quorum(facts, needs)
+    yield _check_state(facts, needs)
+    yield _check_quorum(facts, needs)
 
 
-def _judge_state(facts: ReplicaFacts, needs: Needs) -> Finding:
+def _check_state(facts: ReplicaFacts, needs: Needs) -> Finding:
     where = f"{needs.table}: system.replicas"
     if facts.is_readonly or facts.is_session_expired:
         why = "is_readonly" if facts.is_readonly else "is_session_expired"
@@ -97,7 +97,7 @@ def _judge_state(facts: ReplicaFacts, needs: Needs) -> Finding:
     )
 
 
-def _judge_quorum(facts: ReplicaFacts, needs: Needs) -> Finding:
+def _check_quorum(facts: ReplicaFacts, needs: Needs) -> Finding:
     where, needed = f"{needs.table}: insert_quorum", facts.quorum_replicas
     if needed > facts.active:
         return Finding(

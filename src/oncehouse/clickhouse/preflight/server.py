@@ -27,16 +27,16 @@ _WHY_FORCED = {
 }
 
 
-def judge_server(server: ServerFacts, needs: Needs) -> tuple[Finding, ...]:
+def check_server(server: ServerFacts, needs: Needs) -> tuple[Finding, ...]:
     return (
-        *_judge_grants(server, needs),
-        *_judge_settings(server),
-        *_judge_version(server),
-        *_judge_uuids(server, needs),
+        *_check_grants(server, needs),
+        *_check_settings(server),
+        *_check_version(server),
+        *_check_uuids(server, needs),
     )
 
 
-def _judge_grants(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
+def _check_grants(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
     for grant in server.missing_grants:
         yield Finding(
             level=Level.ERROR,
@@ -45,9 +45,9 @@ def _judge_grants(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
             advice=f"run: GRANT {grant} TO {quote(server.user)}",
         )
     if server.readonly != "0":
-        yield judge_readonly(server.user, server.readonly)
+        yield check_readonly(server.user, server.readonly)
     if server.excess_grants:
-        yield _judge_excess(server, needs)
+        yield _check_excess(server, needs)
     if not server.missing_grants and not server.excess_grants:
         yield Finding(
             level=Level.OK,
@@ -56,7 +56,7 @@ def _judge_grants(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
         )
 
 
-def _judge_excess(server: ServerFacts, needs: Needs) -> Finding:
+def _check_excess(server: ServerFacts, needs: Needs) -> Finding:
     shown = ", ".join(server.excess_grants)
     key = "" if needs.refuses_excess_rights else " (clickhouse.excess_rights: refuse makes this an error)"
     return Finding(
@@ -68,9 +68,9 @@ def _judge_excess(server: ServerFacts, needs: Needs) -> Finding:
     )
 
 
-def _judge_settings(server: ServerFacts) -> Iterator[Finding]:
+def _check_settings(server: ServerFacts) -> Iterator[Finding]:
     for forced in server.forced_settings:
-        yield judge_forced(forced)
+        yield check_forced(forced)
     if not server.forced_settings:
         yield Finding(
             level=Level.OK,
@@ -79,7 +79,7 @@ def _judge_settings(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def judge_forced(forced: ForcedSetting) -> Finding:
+def check_forced(forced: ForcedSetting) -> Finding:
     why = _WHY_FORCED.get(forced.name, "a retry could double or lose rows")
     return Finding(
         level=Level.ERROR,
@@ -90,7 +90,7 @@ def judge_forced(forced: ForcedSetting) -> Finding:
     )
 
 
-def judge_readonly(user: str, readonly: str) -> Finding:
+def check_readonly(user: str, readonly: str) -> Finding:
     return Finding(
         level=Level.ERROR,
         where="setting readonly",
@@ -99,7 +99,7 @@ def judge_readonly(user: str, readonly: str) -> Finding:
     )
 
 
-def _judge_version(server: ServerFacts) -> Iterator[Finding]:
+def _check_version(server: ServerFacts) -> Iterator[Finding]:
     oldest = f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
     if _version_of(server.version) < OLDEST_VERSION:
         yield Finding(
@@ -114,7 +114,7 @@ def _judge_version(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def _judge_uuids(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
+def _check_uuids(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
     if not any("UUID" in type_ for type_ in needs.columns.values()) or server.reads_uuids_in_order is True:
         return
     if server.reads_uuids_in_order is None:

@@ -24,8 +24,8 @@ PARTITIONS_AN_INSERT = 10
 _SECONDS_SETTING = "replicated_deduplication_window_seconds"
 
 
-def judge_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
-    found = [*_judge_sent(facts, needs), *_judge_own(facts, needs), *_judge_pos(facts, needs)]
+def check_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+    found = [*_check_sent(facts, needs), *_check_own(facts, needs), *_check_pos(facts, needs)]
     yield from found
     if not found:
         own = [name for name in (needs.batch_column, needs.id_column) if name]
@@ -37,7 +37,7 @@ def judge_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
         )
 
 
-def _judge_sent(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+def _check_sent(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
     for name, declared in needs.columns.items():
         where = f"{needs.table}.{name}"
         column = facts.column(name)
@@ -64,7 +64,7 @@ def _judge_sent(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
             )
 
 
-def _judge_pos(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+def _check_pos(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
     if not needs.stamps_pos:
         return
     column = facts.column("pos")
@@ -97,7 +97,7 @@ def _nearest(facts: TableFacts, name: str, declared: str, needs: Needs) -> str:
     return f"{meant}ALTER TABLE {quote_table(needs.table)} ADD COLUMN {quote(name)} {declared}"
 
 
-def _judge_own(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+def _check_own(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
     own = {needs.batch_column: "UUID"} | ({needs.id_column: "FixedString(16)"} if needs.id_column else {})
     for name, type_ in own.items():
         column = facts.column(name)
@@ -117,7 +117,7 @@ def _judge_own(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
             )
 
 
-def judge_window(facts: TableFacts, window: WindowNeeds, *, table: str) -> Iterator[Finding]:
+def check_window(facts: TableFacts, window: WindowNeeds, *, table: str) -> Iterator[Finding]:
     """Whether the table remembers tokens for as long as a retry may take; `table` names it for people."""
     spread = spread_window(facts, window)
     blocks, where = blocks_needed(spread), f"{table}: {facts.window_setting}"
@@ -146,7 +146,7 @@ def spread_window(facts: TableFacts, window: WindowNeeds) -> WindowNeeds:
     return replace(window, partitions_per_insert=max(window.partitions_per_insert, PARTITIONS_AN_INSERT))
 
 
-def judge_losses(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+def check_losses(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
     if facts.loses_rows:
         reason = f"{facts.engine} merges rows away" if facts.merges_rows else "its TTL removes rows"
         yield Finding(

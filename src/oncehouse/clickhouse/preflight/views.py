@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.identifiers import TableName
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.clickhouse.preflight.table import judge_window
+from oncehouse.clickhouse.preflight.table import check_window
 from oncehouse.clickhouse.table_info import TableFacts, describe_named
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _unquote(name: str) -> str:
     return _ESCAPED.sub(r"\1\2", name[1:-1]) if name.startswith("`") else name
 
 
-def judge_views(views: Sequence[ViewFacts], needs: Needs) -> Iterator[Finding]:
+def check_views(views: Sequence[ViewFacts], needs: Needs) -> Iterator[Finding]:
     for found in views:
         where = f"{needs.table}: materialized view {found.view}"
         if found.facts is None:
@@ -111,11 +111,11 @@ def judge_views(views: Sequence[ViewFacts], needs: Needs) -> Iterator[Finding]:
                 advice="let the view write to a table of the MergeTree family, or read the table some other way",
             )
         else:
-            yield from _judge_target(found, found.facts, needs)
+            yield from _check_target(found, found.facts, needs)
 
 
-def _judge_target(view: ViewFacts, facts: TableFacts, needs: Needs) -> Iterator[Finding]:
-    for finding in judge_window(facts, needs.window, table=view.target):
+def _check_target(view: ViewFacts, facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+    for finding in check_window(facts, needs.window, table=view.target):
         doubles = (
             "; without that a repeat doubles the rows of the view" if finding.level is Level.ERROR else ""
         )

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from oncehouse.common.extras import needs_extra
 from oncehouse.config.field_types import Count, Name, Seconds, TableName
-from oncehouse.config.file_loader import read_text, tell_with_lines
+from oncehouse.config.file_loader import format_with_lines, read_text
 from oncehouse.config.pipeline import Section
 from oncehouse.config.problems import Problem, explain, nearest
 from oncehouse.config.yaml_reader import Document, UnreadableError, read_yaml
@@ -211,7 +211,7 @@ def _read_file(file: Path) -> _Read:
         except ValidationError as error:
             problems += explain(error, section=LineageFile)
     if problems:
-        raise ConfigurationError(tell_with_lines(problems, str(file), document))
+        raise ConfigurationError(format_with_lines(problems, str(file), document))
     return _Read(file=file, document=document, topics=topics)
 
 
@@ -278,7 +278,7 @@ def _tell_lineage(read: Sequence[_Read]) -> list[str]:
     for problem in check_lineage([topic for one in read for topic in one.topics]):
         one, path = places[problem.topic]
         told.append(
-            tell_with_lines(
+            format_with_lines(
                 [Problem(path=(*path, problem.key), text=problem.text)], str(one.file), one.document
             )
         )

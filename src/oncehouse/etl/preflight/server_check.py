@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.clickhouse.preflight.server import judge_forced, judge_readonly
+from oncehouse.clickhouse.preflight.server import check_forced, check_readonly
 from oncehouse.clickhouse.server_info import read_forced_settings, read_readonly
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.state.models import Offset
@@ -31,10 +31,10 @@ def inspect_server(
 
 def _evaluate_user(client: Client) -> Iterator[Finding]:
     if (readonly := read_readonly(client)) != "0":
-        yield judge_readonly(client.config.user, readonly)
+        yield check_readonly(client.config.user, readonly)
         return  # every setting is fixed then
     for forced in read_forced_settings(client, required_settings()):
-        yield judge_forced(forced)
+        yield check_forced(forced)
 
 
 def evaluate_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) -> Iterator[Finding]:

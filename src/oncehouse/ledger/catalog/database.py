@@ -34,7 +34,7 @@ from oncehouse.ledger.catalog.migrations import Upgrade
 from oncehouse.ledger.catalog.monotonic_clock import SteadyClock
 from oncehouse.ledger.catalog.schema import leases, ledger_version, pipelines
 from oncehouse.ledger.lease_terms import Terms
-from oncehouse.ledger.models import Identity, Stage, spell_rule
+from oncehouse.ledger.models import Identity, Stage, format_rule
 
 _log = logging.getLogger("oncehouse.ledger")
 
@@ -105,12 +105,12 @@ class Catalog:
         with self.read() as connection:
             version = migrations.read_version(connection)
             if version:
-                migrations.demand_version(connection, version)
+                migrations.require_version(connection, version)
         return version > 0
 
-    def demand_version_in(self, connection: Connection) -> None:
+    def require_version_in(self, connection: Connection) -> None:
         """Refuse to go on where another oncehouse has changed the version since this process looked."""
-        migrations.demand_version(
+        migrations.require_version(
             connection, connection.execute(select(ledger_version.c.version)).scalar_one()
         )
 
@@ -283,7 +283,7 @@ class Catalog:
             connection,
         )
 
-    def demand_primary(self, connection: Connection | None = None) -> None:
+    def require_primary(self, connection: Connection | None = None) -> None:
         """Raise TransientError where the server is a standby, which may only not have come so far yet.
 
         `connection`: the one by which the catalog looked behind; others may lead to another server.
@@ -299,7 +299,7 @@ class Catalog:
         )
 
     def refuse_behind(self, evidence: str, connection: Connection | None = None) -> NoReturn:
-        self.demand_primary(connection)
+        self.require_primary(connection)
         where = self.engine.url.render_as_string(hide_password=True)
         raise CatalogBehindError(
             f"Pipeline {self.pipeline}: the catalog {where} has lost transactions that it had confirmed: {evidence}. A "
@@ -364,7 +364,7 @@ def check_identity(pipeline: str, known: Identity, asked: Identity) -> None:
     if known.fingerprint != asked.fingerprint:
         raise ConfigurationError(
             f"Pipeline {pipeline}: the identity rule has changed since this ledger was made "
-            f"(ledger: {spell_rule(known)}; pipeline file: {spell_rule(asked)}). Ids made by another rule would "
+            f"(ledger: {format_rule(known)}; pipeline file: {format_rule(asked)}). Ids made by another rule would "
             "let duplicates through. Put the old rule back, or let `oncehouse rekey` show what the new one means."
         )
     if known.buckets != asked.buckets:

@@ -40,7 +40,7 @@ def add_schemas(catalog: Catalog, found: Iterable[Schema]) -> tuple[Schema, ...]
     """Write down those that are new and return them; another definition under a known name is refused."""
     asked = tuple(found)
     for schema in asked:
-        _demand_name(catalog, schema)
+        _require_name(catalog, schema)
 
     def run(connection: Connection) -> tuple[Schema, ...]:
         return tuple(schema for schema in asked if _add(connection, catalog, schema))
@@ -48,7 +48,7 @@ def add_schemas(catalog: Catalog, found: Iterable[Schema]) -> tuple[Schema, ...]
     return catalog.change(run) if asked else ()
 
 
-def _demand_name(catalog: Catalog, schema: Schema) -> None:
+def _require_name(catalog: Catalog, schema: Schema) -> None:
     try:
         check_name(schema.schema)
     except ValueError as error:

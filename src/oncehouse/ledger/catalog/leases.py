@@ -3,6 +3,10 @@
 All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. Whoever takes
 over gets a higher token, and the old holder's writes are refused. Where a catalog has lost the taking of a lease, the
 holder's name and the marks outside of the catalog (`marks.py`) keep one token from being used by two.
+
+Leases of messaging's buckets and of etl's topics stand apart. A stage is one row that one process wants, with its
+writes counted; buckets are many rows that members share fairly; a topic's row has no token but is replaced as a whole
+if it is unchanged, and may lie in ClickHouse. What is the same, a comparison of holder and time, is one line in each.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.monotonic_clock import read_uptime
 from oncehouse.ledger.catalog.schema import leases
 from oncehouse.ledger.lease_terms import Term
-from oncehouse.ledger.models import Lease, Stage, spell_holder
+from oncehouse.ledger.models import Lease, Stage, format_holder
 
 
 def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float, above: int = 0) -> Lease:
@@ -31,7 +35,7 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
 
     def run(connection: Connection) -> tuple[Lease, int]:
         # Whoever waited for the lease may have been overtaken by an upgrade.
-        catalog.demand_version_in(connection)
+        catalog.require_version_in(connection)
         mine = (leases.c.pipeline == catalog.pipeline, leases.c.stage == stage)
         now = catalog.now_in(connection)
         row = connection.execute(select(leases).where(*mine).with_for_update()).first()
@@ -48,7 +52,7 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
             return _lease(catalog, stage, values), writes
         if row.expires_at > now and row.holder != holder:
             raise LeaseHeldError(
-                f"Pipeline {catalog.pipeline}: the stage {stage} is run by {spell_holder(row.holder)} (token "
+                f"Pipeline {catalog.pipeline}: the stage {stage} is run by {format_holder(row.holder)} (token "
                 f"{row.token}, its lease ends in {row.expires_at - now:.0f} s unless renewed). Stop that process, or "
                 "wait until its lease has run out."
             )
@@ -73,7 +77,7 @@ def renew(catalog: Catalog, lease: Lease, *, lease_seconds: float) -> None:
     catalog.change(run)
 
 
-def demand_held(catalog: Catalog, lease: Lease) -> None:
+def require_held(catalog: Catalog, lease: Lease) -> None:
     """Raise FencedError or CatalogBehindError unless the catalog has the lease, and all that was written under it."""
     with catalog.read() as connection:
         held = select(leases.c.token).where(*catalog.own_term(lease.stage, lease.token))

@@ -179,12 +179,12 @@ def steps_after(version: int) -> tuple[Step, ...]:
     return tuple(step for step in STEPS if step.version > version)
 
 
-def demand_version(connection: Connection, version: int) -> None:
+def require_version(connection: Connection, version: int) -> None:
     """Raise unless a catalog of this version is today's."""
     if version > VERSION:
         raise ConfigurationError(
             f"The ledger's catalog has version {version}, this oncehouse ({__version__}) knows up to {VERSION}. "
-            f"Use {_tell_writer(connection, version)}; nothing was changed."
+            f"Use {_describe_writer(connection, version)}; nothing was changed."
         )
     if version < VERSION:
         raise UpgradeNeededError(
@@ -194,7 +194,7 @@ def demand_version(connection: Connection, version: int) -> None:
         )
 
 
-def _tell_writer(connection: Connection, version: int) -> str:
+def _describe_writer(connection: Connection, version: int) -> str:
     """Read with care: whatever a newer oncehouse has made of its tables, the refusal must be told."""
     looked = inspect(connection)
     if looked.has_table(upgrades.name):
@@ -214,7 +214,7 @@ def migrate(connection: Connection) -> Upgrade | None:
     """
     found = read_version(connection)
     if found > VERSION:
-        demand_version(connection, found)
+        require_version(connection, found)
     if found == 0:
         metadata.create_all(connection)
         connection.execute(insert(ledger_version).values(name="ledger", version=VERSION))

@@ -17,7 +17,7 @@ from oncehouse.ledger.models import QueryBatch
 def is_settled(catalog: Catalog, asked: QueryBatch) -> bool:
     """Raises ConfigurationError when batches under this name are counted by another origin."""
     with catalog.read() as connection:
-        _demand_origin(connection, catalog, asked)
+        _require_origin(connection, catalog, asked)
         return _is_settled_in(connection, catalog, asked)
 
 
@@ -48,7 +48,7 @@ def list_settled(catalog: Catalog) -> dict[str, tuple[tuple[int, int, int], ...]
 
 def settle_batch_in(connection: Connection, catalog: Catalog, batch: QueryBatch, epoch: int) -> None:
     """Inside the transaction that registers the epoch."""
-    if not _demand_origin(connection, catalog, batch):
+    if not _require_origin(connection, catalog, batch):
         connection.execute(
             insert(queries).values(
                 pipeline=catalog.pipeline, query=batch.query, origin=batch.origin, created_at=catalog.clock
@@ -70,7 +70,7 @@ def settle_batch_in(connection: Connection, catalog: Catalog, batch: QueryBatch,
     )
 
 
-def _demand_origin(connection: Connection, catalog: Catalog, batch: QueryBatch) -> bool:
+def _require_origin(connection: Connection, catalog: Catalog, batch: QueryBatch) -> bool:
     """Whether the query is known; raises when it is another one of the same name."""
     known = connection.execute(
         select(queries.c.origin).where(queries.c.pipeline == catalog.pipeline, queries.c.query == batch.query)

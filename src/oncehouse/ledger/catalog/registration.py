@@ -38,11 +38,11 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
 
     def run(connection: Connection) -> None:
         now = catalog.latest_in(connection)
-        _demand_next_epoch(connection, catalog, registration.epoch)
+        _require_next_epoch(connection, catalog, registration.epoch)
         if registration.identity is not None and (known := catalog.identity_in(connection)) is not None:
             check_identity(catalog.pipeline, known, registration.identity)
         _insert_epoch(connection, catalog, token, registration, now)
-        _demand_same_topics(connection, catalog, registration.topic_ids)
+        _require_same_topics(connection, catalog, registration.topic_ids)
         for span in registration.ranges:
             _advance(connection, catalog, span, registration.topic_ids[span.topic], registration.epoch)
         if registration.query is not None:
@@ -54,7 +54,7 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
     catalog.write(Stage.INGEST, token, run)
 
 
-def _demand_next_epoch(connection: Connection, catalog: Catalog, epoch: int) -> None:
+def _require_next_epoch(connection: Connection, catalog: Catalog, epoch: int) -> None:
     last = connection.execute(
         select(func.max(epochs.c.epoch)).where(epochs.c.pipeline == catalog.pipeline)
     ).scalar_one()
@@ -87,7 +87,7 @@ def _insert_epoch(
     )
 
 
-def _demand_same_topics(connection: Connection, catalog: Catalog, topic_ids: dict[str, str]) -> None:
+def _require_same_topics(connection: Connection, catalog: Catalog, topic_ids: dict[str, str]) -> None:
     for topic, topic_id in topic_ids.items():
         known = connection.execute(
             select(positions.c.topic_id).where(
@@ -148,7 +148,7 @@ def _advance(connection: Connection, catalog: Catalog, span: OffsetRange, topic_
 
 
 def _insert_files(connection: Connection, catalog: Catalog, registration: Registration, now: float) -> None:
-    _demand_key_files(connection, catalog, registration)
+    _require_key_files(connection, catalog, registration)
     own = {"pipeline": catalog.pipeline, "epoch": registration.epoch}
     for key_file in registration.key_files:
         connection.execute(
@@ -237,7 +237,7 @@ def _replace_batch(connection: Connection, catalog: Catalog, batch_id: str) -> N
         )
 
 
-def _demand_key_files(connection: Connection, catalog: Catalog, registration: Registration) -> None:
+def _require_key_files(connection: Connection, catalog: Catalog, registration: Registration) -> None:
     """Parts may name key files of older epochs, which retention may have dropped in the meantime."""
     own = {key_file.key_file for key_file in registration.key_files}
     for name in sorted({part.key_file for part in registration.parts} - own):

@@ -156,7 +156,7 @@ def note_prepared(
     ]
 
     def run(connection: Connection) -> None:
-        _demand_open(connection, catalog, request)
+        _require_open(connection, catalog, request)
         _give_up_in(connection, catalog, keep=request)
         if rows:
             connection.execute(insert(rekeyed_files), rows)
@@ -168,7 +168,7 @@ def note_prepared(
     catalog.write(Stage.INGEST, token, run)
 
 
-def _demand_open(connection: Connection, catalog: Catalog, request: int) -> None:
+def _require_open(connection: Connection, catalog: Catalog, request: int) -> None:
     mine = (requests.c.pipeline == catalog.pipeline, requests.c.request == request)
     if (
         connection.execute(select(requests.c.request).where(*mine, requests.c.done_at.is_(None))).first()
@@ -257,7 +257,7 @@ def change_identity(
             .values(fingerprint=identity.fingerprint, buckets=identity.buckets, rule=rule)
         )
         change = Change(events=events, keys=keys, segments=number)
-        finish_request_in(connection, catalog, request, spell_change(change))
+        finish_request_in(connection, catalog, request, format_change(change))
         for table in (rekeyed_files, rekeyed_segments):
             connection.execute(delete(table).where(table.c.pipeline == catalog.pipeline))
         return change
@@ -273,7 +273,7 @@ def has_changed(catalog: Catalog, token: int, identity: Identity) -> bool:
     return catalog.write(Stage.INGEST, token, lambda connection: catalog.identity_in(connection) == identity)
 
 
-def spell_change(change: Change) -> str:
+def format_change(change: Change) -> str:
     made = f"the ids of {change.events} events" if change.events else "no ids"
     return f"{made} were made anew; the key index holds {change.keys} keys in {change.segments} segments"
 

@@ -190,11 +190,11 @@ def examine(engine: Engine) -> str | None:
     except sqlite3.DatabaseError as error:
         if is_damage(error):
             return str(error)
-        raise _tell_unread(Path(path), error) from error
+        raise _describe_unread(Path(path), error) from error
     return None if told == ["ok"] else "; ".join(told)
 
 
-def _tell_unread(path: Path, error: sqlite3.DatabaseError) -> TransientError:
+def _describe_unread(path: Path, error: sqlite3.DatabaseError) -> TransientError:
     # SQLite has to write beside a file even to read it, and calls a disk that has no space for that a failing one.
     if shutil.disk_usage(path.parent).free < _BESIDE_BYTES:
         return FullDiskError(

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.migrations import read_version, steps_after
 from oncehouse.ledger.catalog.schema import VERSION, leases, upgrades
-from oncehouse.ledger.models import spell_holder
+from oncehouse.ledger.models import format_holder
 
 _FIRST_REMEMBERED = 2
 
@@ -69,7 +69,8 @@ def look(catalog: Catalog) -> Standing:
             if version
         ),
         holders=tuple(
-            Holder(pipeline=row.pipeline, stage=row.stage, holder=spell_holder(row.holder)) for row in holders
+            Holder(pipeline=row.pipeline, stage=row.stage, holder=format_holder(row.holder))
+            for row in holders
         ),
         history=tuple(
             Upgraded(version=row.version, oncehouse=row.oncehouse, upgraded_at=row.upgraded_at)

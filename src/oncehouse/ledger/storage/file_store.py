@@ -97,7 +97,7 @@ class FileStore:
             size: int | None = path.stat().st_size
         except FileNotFoundError:
             size = None
-        _demand_size(ref, self._shown, size)
+        _require_size(ref, self._shown, size)
         return path
 
     def open(self, ref: FileRef) -> pa.NativeFile:
@@ -138,7 +138,7 @@ class FileStore:
             return
         filesystem, prefix = self._filesystem()
         info = filesystem.get_file_info(f"{prefix}/{ref.path}")
-        _demand_size(ref, self._shown, info.size if info.is_file else None)
+        _require_size(ref, self._shown, info.size if info.is_file else None)
 
     def verify(self, ref: FileRef) -> None:
         """Compare every byte with the checksum, where the file lies and not in a cache; raises CorruptFileError."""
@@ -273,7 +273,7 @@ class FileStore:
         return TransientError(f"The ledger's file {self._shown}/{path} cannot be written: {error}")
 
 
-def _demand_size(ref: FileRef, root: str, size: int | None) -> None:
+def _require_size(ref: FileRef, root: str, size: int | None) -> None:
     if size is None:
         raise _missing(ref, root)
     if size != ref.size_bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight.check import Finding, Level, inspect, needs_of
-from oncehouse.clickhouse.preflight.partition_spread import count_partitions, judge_spread
+from oncehouse.clickhouse.preflight.partition_spread import check_spread, count_partitions
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
@@ -109,7 +109,7 @@ def _inspect_spread(pipeline: Pipeline, sample: Sample) -> Iterator[Finding]:
         facts = describe_table(client, table.name)
         if facts is not None and facts.partition_key and table.name in sample.rows:
             spread = count_partitions(client, facts, sample.rows[table.name])
-            yield from judge_spread(facts, spread, needs_of(pipeline, table))
+            yield from check_spread(facts, spread, needs_of(pipeline, table))
 
 
 def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import CatalogBehindError, CorruptFileError
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.snapshots import examine, list_snapshots
-from oncehouse.ledger.marks import list_marks, read_marks, tell_ahead_of_sound
+from oncehouse.ledger.marks import describe_ahead_of_sound, list_marks, read_marks
 from oncehouse.ledger.models import Stage
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def describe_age(catalog: Catalog, store: FileStore) -> str | None:
     """
     age = _describe_age(catalog, store)
     if age is not None:
-        catalog.demand_primary()
+        catalog.require_primary()
     return age
 
 
@@ -61,7 +61,7 @@ def _describe_age(catalog: Catalog, store: FileStore) -> str | None:
         if not paths or _knows_pipeline(catalog):
             return None
         return f"it does not know the pipeline, but files of it are there, such as {paths[-1]}"
-    if (ahead := tell_ahead_of_sound(catalog, store)) is not None:
+    if (ahead := describe_ahead_of_sound(catalog, store)) is not None:
         return ahead
     # Listed before the catalog is asked: it may be ahead of the files of a running pipeline, never behind.
     paths = list(_young_files(store, catalog.pipeline, epochs.next_epoch(catalog)))

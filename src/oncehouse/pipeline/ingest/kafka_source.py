@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResult
 
 from oncehouse.common import kafka_client
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
-from oncehouse.common.kafka_security import spell_for_java
+from oncehouse.common.kafka_security import convert_for_java
 from oncehouse.common.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
@@ -383,7 +383,7 @@ def reader_options(kafka: Kafka) -> dict[str, str]:
 
 def java_options(kafka: Kafka) -> dict[str, str]:
     """The same settings in the spelling of Kafka's Java client, as Spark's source takes them."""
-    options = spell_for_java(plain_options(kafka.options))
+    options = convert_for_java(plain_options(kafka.options))
     return {
         f"kafka.{name}": value
         for name, value in (options | {"bootstrap.servers": kafka.bootstrap_servers}).items()

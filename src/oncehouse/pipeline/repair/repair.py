@@ -137,7 +137,7 @@ def _find_problem(pipeline: Pipeline) -> _Problem | None:
         store = FileStore(pipeline.ledger.files)
         age = describe_age(catalog, store) or _describe_excess(client, pipeline, catalog)
         if age is not None:
-            catalog.demand_primary()
+            catalog.require_primary()
     finally:
         catalog.close()
     if age is not None:

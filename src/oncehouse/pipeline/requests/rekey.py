@@ -186,7 +186,7 @@ class RekeyJob:
             rule=format_section(self.pipeline),
         )
         failpoints.reach("after changing the rule")
-        return rekey.spell_change(change)
+        return rekey.format_change(change)
 
     def _prepare(self, chosen: Sequence[Registered], run: RunTasks) -> int:
         """Returns the number of events."""

@@ -23,7 +23,7 @@ from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.models import EpochKind
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.take_lease import demand_current
+from oncehouse.ledger.take_lease import require_current
 from oncehouse.pipeline.formats.factory import needs_headers
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, read_dataframe, settle
 from oncehouse.pipeline.ingest.epoch_sizing import EpochSize, SettledEpoch, adjust_size, first_size
@@ -135,8 +135,8 @@ class KafkaIngestStage(IngestLeaseHolder):
 
     def _require_current(self) -> None:
         """Offsets of a catalog that has lost epochs would be read, and delivered, once more."""
-        leases.demand_held(self._catalog, self._lease)
-        demand_current(self._catalog, FileStore(self._pipeline.ledger.files))
+        leases.require_held(self._catalog, self._lease)
+        require_current(self._catalog, FileStore(self._pipeline.ledger.files))
 
     def _starting_positions(self) -> Positions:
         known = epochs.read_topic_ids(self._catalog)

@@ -14,7 +14,7 @@ from oncehouse.ledger.catalog import leases, requests
 from oncehouse.ledger.lease_holder import describe_holder
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.take_lease import demand_current, take_lease
+from oncehouse.ledger.take_lease import require_current, take_lease
 from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RequestOnlyStage:
             (lease,),
             lease_seconds=stages.pipeline.lease,
             on_lost=lost.append,
-            on_resumed=lambda: demand_current(stages.catalog, FileStore(stages.pipeline.ledger.files)),
+            on_resumed=lambda: require_current(stages.catalog, FileStore(stages.pipeline.ledger.files)),
         )
         try:
             _Requests(stages, lease).perform()

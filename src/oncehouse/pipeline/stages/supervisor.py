@@ -20,7 +20,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.lease_holder import describe_holder
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.take_lease import demand_current, take_lease
+from oncehouse.ledger.take_lease import require_current, take_lease
 from oncehouse.pipeline.checks.preflight import with_merging_fields_if_up
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.maintenance.retention import retain
@@ -92,7 +92,7 @@ class StageSupervisor:
             held,
             lease_seconds=self.pipeline.lease,
             on_lost=self._fail,
-            on_resumed=lambda: demand_current(self.catalog, FileStore(self.pipeline.ledger.files)),
+            on_resumed=lambda: require_current(self.catalog, FileStore(self.pipeline.ledger.files)),
         )
         try:
             # Started only now: a process that waits for a lease, or is refused one, needs no Spark.
