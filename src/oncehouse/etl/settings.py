@@ -71,7 +71,7 @@ class EtlSettings(Section):
     lease: Annotated[Seconds, Field(ge=1)] = 60.0
     """After this long without a sign of life another process may take a topic over."""
     parallel: Annotated[Count, Field(ge=1, le=256)] = 4
-    """How many topics may be worked on side by side."""
+    """How many topics may be worked on in parallel."""
     late_every: Annotated[Seconds, Field(ge=1)] = LATE_EVERY_SECONDS
     """How often late rows are looked for, by one of all hosts."""
     ahead: Annotated[Seconds, Field(ge=1)] = AHEAD_SECONDS

@@ -79,7 +79,7 @@ def format_lag(one: TopicStatus) -> str:
     lag = next(iter(one.lag_seconds.values()))
     if lag is None:
         return "empty"
-    # From the beginning of time the lag would be decades; nobody reads that as "not begun".
+    # From the beginning of time the lag would be decades, which does not read as "not begun".
     return "not begun" if lag > _NOT_BEGUN_SECONDS else format_elapsed(lag)
 
 

@@ -53,7 +53,7 @@ _NAMES = {
 
 
 def read_settings(given: Mapping[str, Any], *, prefix: str = PREFIX) -> SyncSettings:
-    """The settings among `given` that bear a known name behind the prefix; others are somebody else's."""
+    """The settings among `given` that bear a known name behind the prefix; others belong to other programs."""
     known = {
         field_name: given[prefix + name] for name, field_name in _NAMES.items() if prefix + name in given
     }

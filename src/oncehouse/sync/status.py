@@ -28,7 +28,7 @@ class SyncStatus:
     lag_seconds: float | None
     """How long the oldest of them has waited: how far ClickHouse may be behind."""
     running: bool
-    """Somebody holds its lease."""
+    """A process holds its lease."""
     backfilled: float | None
     """About which share of its keys an unfinished backfill has gone through; None where there is none."""
     rows_synced: int | None

@@ -1,6 +1,6 @@
 """An expectation as it is written in a lineage file, and as the table `Lineage` keeps it: checked, then frozen.
 
-Each kind of check has its own keys; one that has no meaning is refused, so that nobody believes to be guarded by it.
+Each kind of check has its own keys; one that has no meaning is refused, so that no one relies on it in vain.
 """
 
 from __future__ import annotations

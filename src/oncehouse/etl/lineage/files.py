@@ -137,7 +137,7 @@ class TopicSection(Section):
     gate: Share = GATE_SHARE
     """For `reload` and `range`: with fewer than this share of the rows it had, nothing is put in place."""
     expect: tuple[ExpectationSection, ...] = ()
-    """What must hold of the rows of a run before anybody sees them."""
+    """What must hold of the rows of a run before readers see them."""
     late: Annotated[str, AfterValidator(_check_late)] = LatePolicy.COUNT.value
     """Rows that arrive with positions already passed: `count`, `repair`, `stop` or `ignore`."""
     late_within: Seconds = LATE_WITHIN_SECONDS

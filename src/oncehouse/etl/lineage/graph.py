@@ -1,6 +1,6 @@
 """The lineage as a whole: who is made of whom, in which order, and what cannot be. Pure.
 
-A topic without `depends_on` declares a source: a Stage table that somebody else fills. Every table in a
+A topic without `depends_on` declares a source: a Stage table that another program fills. Every table in a
 `depends_on` must be the `dst` of a topic, so that a misspelt name is found before any data moves.
 """
 

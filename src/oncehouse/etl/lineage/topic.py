@@ -38,7 +38,7 @@ Value = str | int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """What must hold of the rows of a run, before anybody sees them."""
+    """What must hold of the rows of a run, before readers see them."""
 
     check: ExpectationKind
     columns: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The lineage as a tree for terminals: each table that nobody reads, and under it what it is made of. Pure."""
+"""The lineage as a tree for terminals: each table that no topic reads, and under it what it is made of. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def describe_topic(topic: Topic) -> str:
 
 
 def draw_tree(lineage: Sequence[Topic], states: Mapping[str, str] | None = None, *, width: int = 1000) -> str:
-    """Each table that nobody reads, and under it what it is made of; the main source stands first.
+    """Each table that no topic reads, and under it what it is made of; the main source stands first.
 
     `states` are a topic's name and what it does now. A line that is longer than `width` becomes two.
     """

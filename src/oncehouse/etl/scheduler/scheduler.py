@@ -1,4 +1,4 @@
-"""The scheduler: rounds that look at everything in a few queries and run what is due, side by side.
+"""The scheduler: rounds that look at everything in a few queries and run what is due in parallel.
 
 A round costs one query for the offsets and one for every few hundred sources, however many topics there are. One
 topic's failure is written into its state and leaves the others alone; it rests longer with each failure.
@@ -207,7 +207,7 @@ class Scheduler:
             return StepFailed(topic=decision.topic.topic, why=str(error))
 
     def run_round(self, *, waits_for_sides: bool = True) -> SchedulerRound:
-        """One step of every topic that is due, side by side; waits for all of them.
+        """One step of every topic that is due, in parallel; waits for all of them.
 
         Back-fills and repairs may take longer than the round: then their outcome is told by a later one.
         """

@@ -29,7 +29,7 @@ def begin_job(
         check_unmoved(row, seen, worker, now_ms)
         if row.is_open or row.topic_state != seen.topic_state:
             raise MutexError(
-                f"Topic {row.topic}: it moved on since its {job_kind} was planned; it is planned anew."
+                f"Topic {row.topic}: it moved on since its {job_kind} was planned; it is planned again."
             )
         job = row.topic_state.job(job_kind) or TopicJob(after=opened.last, upto=opened.next)
         started = opened if job.opened is not None else replace(opened, since_ms=now_ms)

@@ -91,7 +91,7 @@ class _ClickHouseOffsets(ABC):
         )
 
     def _attempt(self, topic: str, decide: Decide, seen: Offset | None) -> Offset | None:
-        """The row as written, or None when somebody else was quicker."""
+        """The row as written, or None when another process was quicker."""
         row, now_ms = self._read(topic) if seen is None or self._clock is None else (seen, self._tell_time())
         # Every write moves `run`, so it tells the versions of a row apart.
         run_ms = max(now_ms, row.run_ms + 1 if row else 0)

@@ -22,7 +22,7 @@ class Offset:
     consumer: str = ""
     state: str = ""
     hostid: str = ""
-    """Who works on the topic; empty when nobody does."""
+    """The process that works on the topic; empty: none does."""
     generation: int = 0
     """Part of every token: after a rewind the same range is inserted anew."""
     job_kind: str = field(default="", metadata={"output": "lane"})

@@ -1,6 +1,6 @@
 """Who may work on a topic: its states, leases and holders, read from its row. Pure.
 
-Every refusal names the holder or what has moved, and what to do. What becomes of a row is for `offsets.py`.
+Every refusal names the holder or what has moved, and what to do. What becomes of a row is for `transitions.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def failures(state: str) -> int:
 
 
 def is_held(row: Offset, worker_hostid: str, now_ms: int, lease_seconds: float) -> bool:
-    """Somebody else holds the topic, and its lease has not run out."""
+    """Another process holds the topic, and its lease has not run out."""
     if row.hostid in ("", worker_hostid):
         return False
     return now_ms - row.run_ms < lease_seconds * 1000
@@ -66,8 +66,8 @@ def check_unmoved(row: Offset, seen: Offset, worker: TopicWorker, now_ms: int) -
         seen.generation,
     ):
         raise MutexError(
-            f"Topic {row.topic}: its offsets moved since this step was planned (by {row.consumer or 'somebody'}); "
-            "the next round plans it anew."
+            f"Topic {row.topic}: its offsets moved since the step was planned (by "
+            f"{row.consumer or 'another process'}); the next round plans it again."
         )
     if row.state == PAUSED or row.topic_state.is_pause_asked:
         raise MutexError(f"Topic {row.topic} was paused; `oncehouse etl resume {row.topic}` lets it go on.")
@@ -100,7 +100,7 @@ def check_free(row: Offset, worker: TopicWorker, now_ms: int) -> None:
 
 def check_held(row: Offset, worker: TopicWorker) -> None:
     if row.hostid != worker.hostid:
-        holder = row.hostid or "nobody (it was unlocked)"
+        holder = row.hostid or "no process (it was unlocked)"
         raise MutexError(
             f"MUTEX: topic {row.topic} is no longer held by {worker.hostid} but by {holder}. This step stops; "
             "its range runs again unchanged."

@@ -80,7 +80,7 @@ class TopicState:
     repaired: int = 0
     """Late rows that repairs have built."""
     acknowledged: int = 0
-    """Late rows that somebody has let pass with `resume`."""
+    """Late rows that `resume` has let pass."""
     is_pause_asked: bool = False
     splits_time: bool = False
     """Rows of the time that the forward runs have come to are left for their next step."""

@@ -69,9 +69,9 @@ class OffsetStore(Protocol):
     def read_all(self) -> OffsetSnapshot: ...
 
     def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
-        """Change one row if nobody else did meanwhile (else decide anew). A topic without a row starts at START.
+        """Change one row if no other process did meanwhile (else decide again). A topic without a row starts at START.
 
-        `seen` is what the row is believed to be, which spares a read; only of a row that nobody else holds.
+        `seen` is what the row is believed to be, which spares a read; only of a row that no other process holds.
         """
 
 
@@ -204,16 +204,16 @@ def seek(
     drops_open: bool = False,
     seen: Offset | None = None,
 ) -> Offset:
-    """Set the position from which the next step goes on; refused while somebody works on the topic.
+    """Set the position from which the next step goes on; refused while a process works on the topic.
 
     The generation moves with it, so that ranges which were inserted before are inserted anew. What was covered
     after the position counts as never covered; what is skipped becomes a gap. `seen` is what the row was when
-    somebody looked whether the table holds what would be built again: if it has moved since, that is not known.
+    the caller checked whether the table holds what would be built again: if it has moved since, that is not known.
     """
-    nobody = TopicWorker(hostid="", lease_seconds=lease_seconds)
+    no_worker = TopicWorker(hostid="", lease_seconds=lease_seconds)
 
     def decide(row: Offset, now_ms: int) -> Offset:
-        check_free(row, nobody, now_ms)
+        check_free(row, no_worker, now_ms)
         if seen is not None:
             check_unchanged(row, seen)
         for job_kind, job in row.topic_state.jobs:
@@ -253,7 +253,7 @@ def seek(
 
 
 def unlock(store: OffsetStore, topic: str) -> Offset:
-    """Clear the mutex whoever holds it; the range stays open and runs again unchanged."""
+    """Clear the mutex, held or not; the range stays open and runs again unchanged."""
     return store.change(topic, lambda row, _now_ms: replace(row, hostid=""))
 
 
@@ -283,7 +283,7 @@ def resume(store: OffsetStore, topic: str) -> Offset:
 
 
 def update_counts(store: OffsetStore, topic: str, counts: Mapping[CoveredRange, int]) -> Offset:
-    """Write down what the main source holds now; refused while a step is open, whose rows nobody can count yet."""
+    """Write down what the main source holds now; refused while a step is open, whose rows cannot be counted yet."""
 
     def decide(row: Offset, _now_ms: int) -> Offset:
         if row.hostid or row.is_open:
@@ -299,7 +299,7 @@ def return_row(row: Offset) -> Offset:
 
 
 def _free(row: Offset, *, state: str, topic_state: TopicState) -> Offset:
-    """Free for everybody, or paused if somebody has asked for that meanwhile."""
+    """Free for every process, or paused if a pause was requested meanwhile."""
     if topic_state.is_pause_asked:
         state, topic_state = PAUSED, replace(topic_state, is_pause_asked=False)
     return replace(row, state=state, hostid="", topic_state=topic_state)

@@ -81,7 +81,7 @@ def refuse_existing_rows(client: Client, topic: Topic) -> None:
     if rows:
         raise ConfigurationError(
             f"Topic {topic.topic} has no position yet, but {topic.dst} holds {rows} rows (a topic with another name, "
-            "other offsets, or somebody else has put them there), and may get them a second time. `oncehouse etl seek "
+            "other offsets or another program has put them there), and may get them a second time. `oncehouse etl seek "
             f"{topic.topic} POSITION` lets it go on after the last of them; `seek {topic.topic} start --force` builds "
             "all of it beside them."
         )

@@ -140,7 +140,7 @@ def rebuild_operations(
     token: str,
 ) -> tuple[Operation, ...]:
     """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run, and so is the name
-    of what it builds: nobody else can put that in place, nor fill it."""
+    of what it builds: no other process can put that in place, nor fill it."""
     aside = staging_table(topic.dst, token)
     replaces_partitions = topic.template is Template.RANGE
     swap = ReplacePartitions if replaces_partitions else Exchange
@@ -245,6 +245,6 @@ def bind_select(transform: Transform, span: Range) -> dict[str, Any]:
 
 
 def token_of(topic: str, last: Position, next_: Position, generation: int = 0, repair: int = 0) -> str:
-    """The same range of the same topic always has the same token, until somebody seeks."""
+    """The same range of the same topic always has the same token, until a seek."""
     text = f"{len(topic)}:{topic}:{last.time_ms}:{last.id}:{next_.time_ms}:{next_.id}:{generation}:{repair}"
     return f"etl-{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -1,6 +1,6 @@
 """What a step does, as frozen operations: `plan` prints them, `run` performs the very same ones.
 
-Nothing here decides or acts: which operations make a step, and in which order, is for `statements.py`; carrying
+Nothing here decides or acts: which operations make a step, and in which order, is for `operation_builder.py`; carrying
 them out is for the runner.
 """
 
@@ -97,7 +97,7 @@ class Insert:
 
 @dataclass(frozen=True, kw_only=True)
 class DropStagingTables:
-    """Drop what earlier runs have built beside the table: whoever stood still in one can no longer put it in place."""
+    """Drop the staging tables of earlier runs: a process that stalled in one can no longer put it in place."""
 
     dst: str
 

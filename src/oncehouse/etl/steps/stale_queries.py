@@ -1,8 +1,8 @@
 """Before a range runs again: end what an earlier attempt at it may still be doing on the server.
 
-Every insert of a topic has a query id that begins with the topic's own mark. Whoever runs an open range again, after
-a crash, a failure without an answer, or a take-over, kills those queries and waits until they are gone; from then on
-a range has been inserted or it has not. Reaches the server that it talks to, and no other of a cluster.
+Every insert of a topic has a query id that begins with the topic's own mark. The process that runs an open range
+again, after a crash, a failure without an answer, or a take-over, kills those queries and waits until they are gone;
+from then on a range has been inserted or it has not. Reaches the server that it talks to, and no other of a cluster.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class StepPlanner:
             row = self.store.read_all().offsets.get(topic.topic)
             if row is not None and (row.hostid or row.last != seen.last or row.is_open):
                 raise topic_lease.MutexError(
-                    f"Topic {topic.topic}: another process has begun it; the next round plans it anew."
+                    f"Topic {topic.topic}: another process has begun it; the next round plans it again."
                 ) from None
             raise
 
@@ -201,7 +201,7 @@ class StepPlanner:
         return TopicStep(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
 
     def _splits_time(self, topic: Topic, span: Range) -> bool:
-        """Whether rows of the time at which the range ends are left. Where nobody waits for the topic's time that is
+        """Whether rows of the time at which the range ends are left. Where no topic waits for the topic's time that is
         not looked up, and taken for true: who may wait for it later then waits for its next step."""
         if not span.is_cut:
             return False

@@ -97,7 +97,7 @@ class _Backfill:
                 self._go_on(lease)
 
     def _wait(self) -> bool:
-        """For whoever holds the lease: rounds are short, and the lease of a dead process runs out."""
+        """Until the holder of the lease is done: rounds are short, and the lease of a dead process runs out."""
         self.report(replace(self.progress, doing="waiting for another process"))
         return not self.stop.wait(_LOOK_SECONDS)
 
@@ -135,7 +135,7 @@ class _Backfill:
                 self.stop.wait(_BACKOFF.wait_seconds(self.failures, chance=0.5 + random.random() / 2))  # noqa: S311
 
     def _perform_rounds(self, lease: SyncLease) -> None:
-        """What writers changed meanwhile: nobody else can sync it while the lease is here."""
+        """What writers changed meanwhile: no other process can sync it while this one holds the lease."""
         for _round in range(_ROUNDS_BETWEEN):
             if not lease.renew():
                 return
@@ -170,11 +170,11 @@ class _Backfill:
             lease.fence(connection)
             position = find_checkpoint(connection, name)
             if position is None:
-                raise FencedError(f"Sync {name}: the backfill was ended by somebody else")
+                raise FencedError(f"Sync {name}: another process has ended the backfill")
             return state.take_reading(connection, name), position
 
     def _confirm(self, lease: SyncLease, number: int, batch: PendingBatch, keys: list[str]) -> None:
-        """That the lease was ours until here. What is kept now will be sent, by whoever, so its keys are done."""
+        """That the lease was ours until here. What is stored now will be sent by some process: its keys are done."""
         name = self.declared.name
         if not self.declared.engine.is_idempotent:
             batch = replace(batch, block_count=read_count(self.sync))

@@ -1,7 +1,7 @@
 """Keys registered again by hand, so that rounds read and send their rows anew: some, or all read since a time.
 
 Operations are written in transactions of the source database, as those of changes are. What rounds then send is the
-state of now, so this can be done at any time and as often as anybody likes; only an Append table gets rows once more.
+state of now, so this can be done at any time and as often as needed; only an Append table gets rows once more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def register_since(sync: type[ModelSync], since: datetime) -> int:
     declared = sync.declaration()
     if declared.engine.number_column() is None:
         raise ConfigurationError(
-            f"Sync {declared.name}: its engine keeps no version, so nobody knows which rows were read since then. Name "
+            f"Sync {declared.name}: its engine keeps no version, so which rows were read since then is unknown. Name "
             "keys, or replay all."
         )
     moment = since if since.tzinfo else since.replace(tzinfo=UTC)

@@ -29,7 +29,7 @@ def refuse_steps(sync: type[ModelSync]) -> tuple[str, ...]:
         owner = next((base for base in sync.__mro__ if step in vars(base)), None)
         if owner is not None and not owner.__module__.startswith("oncehouse.sync."):
             found.append(
-                f"{step}: no round runs, so nobody would call it. Take it out of {owner.__qualname__}, or let the "
+                f"{step}: no round runs, so it would never be called. Take it out of {owner.__qualname__}, or let the "
                 "outbox feed this sync"
             )
     return tuple(found)

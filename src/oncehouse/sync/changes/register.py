@@ -1,7 +1,7 @@
 """How changed keys get into the outbox table: one statement whatever their number, on the writer's own connection.
 
-A framework gives its connection as a `Writer`. Nobody here begins or ends a transaction: keys commit or roll back with
-the change that they tell of.
+A framework gives its connection as a `Writer`. This module begins and ends no transaction: keys commit or roll back
+with the change that they tell of.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where Django's changes are noticed: the three places at which it runs INSERT, UPDATE and DELETE.
 
 Every write of the ORM passes them, whichever manager, bulk call or cascade it comes from. A statement on a watched
-model also returns the keys of the rows that it changed, and these are noted with it (`noting.py`). Models that nobody
-watches pay one look-up.
+model also returns the keys of the rows that it changed, and these are recorded with it (`returning_keys.py`).
+Models without a watch pay one look-up.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = Non
 
 
 def _refuse_moves_on_conflict(compiler: Any, watches: Sequence[Watch]) -> None:
-    """Where a row that is there already is given another key, nobody could tell which one it had."""
+    """Where a row that is there already is given another key, its former key is unknown."""
     query = compiler.query
     if query.on_conflict != OnConflict.UPDATE:
         return

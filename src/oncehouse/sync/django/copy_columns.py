@@ -1,4 +1,4 @@
-"""A round's rows of a Django model as columns (`copied_columns.py`), where the model and its steps are the plain ones.
+"""A round's rows of a Django model as columns (`copy_columns.py`), where the model and its steps are the plain ones.
 
 Plain is: PostgreSQL, a key of one whole number or UUID, columns that are fields of the model with types that PostgreSQL
 spells in one way. Whatever else there is, the rows are read one by one.

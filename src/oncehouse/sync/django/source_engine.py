@@ -83,7 +83,7 @@ def _connect_postgres(alias: str) -> Any:
 
 
 def _make_sqlite_engine(alias: str) -> Engine:
-    # Transactions are begun by hand, a writing one with its lock at once, as `databases.open_engine` does.
+    # Transactions are begun by hand, a writing one with its lock at once, as `common.database.open_engine` does.
     engine = create_engine("sqlite://", creator=lambda: _connect_sqlite(alias), pool_size=4)
 
     @event.listens_for(engine, "begin")

@@ -15,7 +15,7 @@ def wrapped_errors(alias: str, what: str) -> Iterator[None]:
     try:
         yield
     except (DatabaseError, InterfaceError) as error:
-        # Django keeps a connection that has died until somebody looks.
+        # Django keeps a connection that has died until it is used.
         connections[alias].close_if_unusable_or_obsolete()
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(error, OperationalError | InterfaceError):

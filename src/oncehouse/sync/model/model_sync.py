@@ -1,7 +1,7 @@
 """`ModelSync`: what a user declares of a sync, and the steps of a round that a user may override.
 
-The names are those that users of django-clickhouse know. All steps are class methods, called by `rounds.py` in this
-order: `pre_sync`, `get_sync_objects`, `get_insert_batch`, `insert_batch`, then `post_sync`, or `post_sync_failed`.
+The names are those that users of django-clickhouse know. All steps are class methods, called by `rounds/round.py` in
+this order: `pre_sync`, `get_sync_objects`, `get_insert_batch`, `insert_batch`, then `post_sync`, or `post_sync_failed`.
 Reading the model is a framework's part (`sync/django/`, `sync/sqlalchemy/`): the methods that raise here.
 """
 
@@ -231,7 +231,7 @@ class ModelSync:
 
     @classmethod
     def has_own(cls, base: type[ModelSync], *names: str) -> bool:
-        """Whether these class methods are those of the base: nobody has put a step of one's own in their place."""
+        """Whether these class methods are those of the base: no step of the user's own stands in their place."""
         return all(
             getattr(getattr(cls, name), "__func__", None) is getattr(base, name).__func__ for name in names
         )

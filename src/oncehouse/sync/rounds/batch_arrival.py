@@ -1,8 +1,8 @@
 """Whether a batch that was kept may be sent again under its token, or its rows are in the table already.
 
-ClickHouse forgets a token after a number of blocks, whoever inserted them, and a replicated table after a time. Until
-then a repeat adds nothing. Afterwards only the table can tell: where each row carries the number of its reading, which
-no other batch has. Where it cannot, nothing is sent, because rows that come twice would stay.
+ClickHouse forgets a token after a number of blocks, whichever client inserted them, and a replicated table after a
+time. Until then a repeat adds nothing. Afterwards only the table can tell: where each row carries the number of its
+reading, which no other batch has. Where it cannot, nothing is sent, because rows that come twice would stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_count(sync: type[ModelSync]) -> str | None:
 
 
 def has_arrived(sync: type[ModelSync], kept: PendingBatch) -> bool:
-    """False: the batch may be sent again. PermanentError where nobody can tell."""
+    """False: the batch may be sent again. PermanentError where that cannot be told."""
     client, declared = sync.open_clickhouse(), sync.declaration()
     facts = describe_table(client, declared.table)
     now = read_block_count(client, declared.table, facts)

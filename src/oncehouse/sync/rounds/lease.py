@@ -21,7 +21,7 @@ from oncehouse.sync.model.declaration import Declaration
 from oncehouse.sync.tables import ABSENT, lease_tables
 
 _ONLY_BUCKET = 0
-# Of those who wait for a free lease the first by name gets it: whoever waits comes before the runs that look in and go.
+# The first holder by name gets a free lease: those that wait come before the runs that try once and leave.
 _RUN, _WAITING = "sync", "fill"
 
 
@@ -32,7 +32,7 @@ class SyncLease:
     tokens: Mapping[int, int]
     renew_at: float
     is_wanted: bool = False
-    """Somebody waits for it, who does all that a run does: a run that has no end gives way."""
+    """A backfill waits for it, which does all that a run does: a run that has no end gives way."""
 
     def renew(self) -> bool:
         """Whether the lease is still ours; asks the database only when a third of its time has passed."""

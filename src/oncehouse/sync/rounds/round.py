@@ -2,7 +2,7 @@
 
 The order of a round's steps is what keeps older state from overwriting newer (docs/decisions/0019-model-sync.md): take
 the reading number and list operations under the lease; read; check the lease again; insert; remove exactly what was
-listed. Whoever dies in between leaves operations that are listed again, and a lease that runs out.
+listed. A process that dies in between leaves operations that are listed again, and a lease that runs out.
 """
 
 from __future__ import annotations

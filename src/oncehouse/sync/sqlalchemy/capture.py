@@ -2,7 +2,7 @@
 
 Flushes, bulk calls, ORM statements, `secondary` tables, async sessions and Core all arrive there. What a statement does
 not say of the rows that it changes it is made to return, and their keys are registered on the same connection, in the
-same transaction. Statements on tables that nobody watches pay one look-up. Where a change could not be told exactly it
+same transaction. Statements on tables without a watch pay one look-up. Where a change could not be told exactly it
 is refused, never passed over.
 """
 
@@ -406,7 +406,7 @@ def _register(connection: Connection, changed_keys: Iterable[ChangedKeys]) -> No
 
 
 def _take_returned(result: Any) -> list[Mapping[Any, Any]]:
-    """The rows that we asked for. Nobody else did: to the program it is a statement without rows."""
+    """The rows that capture asked for, and the program did not: to the program it is a statement without rows."""
     given = result.returned_defaults_rows
     rows = (result.all() if result.returns_rows else []) if given is None else given
     result.close()

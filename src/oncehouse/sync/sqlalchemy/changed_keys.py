@@ -53,7 +53,7 @@ def look_up_moved(
 
 
 def stay_among(statement: Any, old: Sequence[ChangedKeys], dialect: Dialect) -> Any:
-    """The statement on rows of these keys alone, and on rows that belong to nobody."""
+    """The statement on rows of these keys alone, and on rows that have no key."""
     for one in old:
         columns = one.watch.columns
         among = is_among(columns, list(dict.fromkeys(one.keys)), dialect)

@@ -1,7 +1,7 @@
 """Where the rows are and how the program is set: said once by `configure`, or by a class of its own.
 
 Rounds work on connections of their own. A changed row is refused where it is not in the database that its sync reads:
-its operation would lie where nobody looks.
+its operation would lie where no sync reads it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ClickHouse table of a sync: what has to be run so that it takes the sync's rows, first as a plan.
 
 A missing table is created. Of one that exists, missing columns are added and types widened; what would change stored
-values is planned apart and runs only when somebody insists. Another engine or sorting key cannot be altered: that needs
+values is planned apart and runs only with --risky. Another engine or sorting key cannot be altered: that needs
 a new table and a backfill.
 """
 
@@ -116,7 +116,7 @@ def _prepare_for_pipeline(facts: TableFacts, declared: Declaration) -> Iterator[
 
 
 def check_plan(plan: TablePlan, *, risky: bool) -> None:
-    """Refuse what no statement can mend, and what nobody has agreed to."""
+    """Refuse what no statement can mend, and what was not confirmed."""
     if plan.problems:
         raise ConfigurationError(f"{plan.table}: {plan.problems[0]}")
     if plan.risky and not risky:

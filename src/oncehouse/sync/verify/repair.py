@@ -35,7 +35,7 @@ def verify_and_repair(
 
 
 def _sync_until_gone(sync: type[ModelSync], keys: Iterable[str]) -> None:
-    """Rounds, here or by whoever holds the lease, until none of these keys has an operation waiting."""
+    """Rounds, here or by the holder of the lease, until none of these keys has an operation waiting."""
     wanted = set(keys)
     try:
         while wanted & find_waiting_keys(sync):
