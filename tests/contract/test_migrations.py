@@ -1,4 +1,4 @@
-"""A catalog that a release left, opened by today's oncehouse: all of it comes along, once, or nothing happens."""
+"""Catalogs of earlier versions, opened by today's oncehouse: all rows are kept, once, or nothing changes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from oncehouse.ledger.catalog.upgrade_status import look
 from oncehouse.ledger.models import BatchStatus, Stage
 
 
-@pytest.fixture
-def ledger(tmp_path) -> OldLedger:
-    return old_ledger.lay_out(tmp_path / "old")
+@pytest.fixture(params=old_ledger.ARCHIVES)
+def ledger(request, tmp_path) -> OldLedger:
+    return old_ledger.unpack(tmp_path / "old", request.param)
 
 
 @pytest.fixture
@@ -81,13 +81,16 @@ def shapes(url: str) -> dict[str, Any]:
     return found
 
 
-def test_every_row_of_the_release_comes_along(old):
+def test_every_row_of_the_earlier_version_is_kept(old, ledger):
     before = rows_of(old)
-    assert old.version() == old_ledger.VERSION
-    assert old.prepare() == Upgrade(before=old_ledger.VERSION, after=schema.VERSION)
+    assert old.version() == ledger.version
+    assert old.prepare() == Upgrade(before=ledger.version, after=schema.VERSION)
     after = rows_of(old)
     assert after.pop("oncehouse_ledger") == [("ledger", schema.VERSION)]
     del before["oncehouse_ledger"]
+    # The list of upgrades grows by this one.
+    history = before.pop("oncehouse_upgrades", [])
+    assert [row[:2] for row in after["oncehouse_upgrades"]][: len(history)] == [row[:2] for row in history]
     assert all(
         len(rows) > 0 for name, rows in before.items() if name in {"oncehouse_epochs", "oncehouse_segments"}
     )
@@ -135,10 +138,11 @@ def test_upgraded_tables_are_those_of_a_new_catalog(old, old_url, tmp_path, requ
     assert shapes(old_url) == shapes(new)
 
 
-def test_until_it_is_upgraded_an_old_catalog_is_left_alone_and_says_what_to_do(old):
+def test_until_it_is_upgraded_an_old_catalog_is_left_alone_and_says_what_to_do(old, ledger):
     before = rows_of(old)
     with pytest.raises(
-        UpgradeNeededError, match=r"version 1, made by an older oncehouse.*`oncehouse upgrade`"
+        UpgradeNeededError,
+        match=rf"version {ledger.version}, made by an older oncehouse.*`oncehouse upgrade`",
     ):
         old.exists()
     with pytest.raises(UpgradeNeededError):
@@ -146,13 +150,14 @@ def test_until_it_is_upgraded_an_old_catalog_is_left_alone_and_says_what_to_do(o
     assert rows_of(old) == before
 
 
-def test_of_several_processes_that_open_it_at_once_one_upgrades(old, old_url):
+def test_of_several_processes_that_open_it_at_once_one_upgrades(old, old_url, ledger):
     opened = [Catalog(old_url, old_ledger.PIPELINE, retry_seconds=(0.0,)) for _ in range(4)]
     told = race([catalog.prepare for catalog in opened])
-    assert sorted(told, key=str) == [None] * 3 + [Upgrade(before=1, after=schema.VERSION)]
+    assert sorted(told, key=str) == [None] * 3 + [Upgrade(before=ledger.version, after=schema.VERSION)]
     for catalog in opened:
         catalog.close()
-    assert [found.version for found in look(old).history] == list(range(2, schema.VERSION + 1))
+    done = list(range(ledger.version + 1, schema.VERSION + 1))
+    assert [step.version for step in look(old).history][-len(done) :] == done
 
 
 def upgrade_and_die(url: str, point: str) -> int:
@@ -237,12 +242,13 @@ def test_steps_lead_from_the_first_release_to_today_one_by_one():
     )
 
 
-def test_a_process_of_the_release_is_fenced_by_the_upgrade(old):
+def test_a_process_of_the_release_is_fenced_by_the_upgrade_and_one_of_a_later_version_is_not(old, ledger):
     with old.read() as connection:
         before = connection.execute(select(schema.leases.c.stage, schema.leases.c.token)).all()
     old.prepare()
+    fenced = int(ledger.version == old_ledger.RELEASED)
     assert {lease.stage: lease.token for lease in leases.list_leases(old)} == {
-        Stage(stage): token + 1 for stage, token in before
+        Stage(stage): token + fenced for stage, token in before
     }
 
 

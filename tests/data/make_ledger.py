@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -106,6 +107,8 @@ def _work(live_pipeline: Any) -> None:
     live_pipeline.crash("after inserting")  # in ClickHouse, and the ledger does not know
     live_pipeline.send([*events[80:100], *events[60:65]], partition=1)
     live_pipeline.run(only=[Stage.INGEST])
+    # The driver that was killed held the lease of loading, and leases are waited for by drivers only.
+    time.sleep(35)
     with live_pipeline.leases() as (catalog, tokens):
         parts = batches.open_parts(catalog)
         batch_id = "00000000-0000-4000-8000-000000000001"

@@ -1,4 +1,4 @@
-"""A pipeline that a release left in the middle of its work, and that today's oncehouse goes on with.
+"""A pipeline that an earlier version left in the middle of its work, and that today's oncehouse continues.
 
 Kafka has the same records at the same offsets, ClickHouse the rows that had arrived. What the release had read must not
 be read again, what it had not sent must be sent once, and events that it knew must stay duplicates.
@@ -47,12 +47,12 @@ def topic_id(kafka_admin) -> str | None:
 def left_by_release(
     kafka, clickhouse, clickhouse_client, produce, spark, tmp_path, old_topic
 ) -> Iterator[Callable[..., LivePipeline]]:
-    """`left_by_release(url)`: the pipeline of the release, its catalog in SQLite or in the PostgreSQL of the URL."""
+    """`left_by_release(url, version)`: an earlier version's pipeline, its catalog in SQLite or PostgreSQL."""
     made: list[LivePipeline] = []
     clickhouse_client.command(f"CREATE DATABASE {old_ledger.DATABASE} ENGINE = Atomic")
 
-    def make(url: str | None = None) -> LivePipeline:
-        ledger = old_ledger.lay_out(tmp_path / "ledger")
+    def make(url: str | None = None, version: int = old_ledger.RELEASED) -> LivePipeline:
+        ledger = old_ledger.unpack(tmp_path / "ledger", version)
         if url is not None:
             old_ledger.fill_postgres(ledger, url)
         old_ledger.set_topic_id(url or ledger.url, old_topic)
@@ -89,17 +89,19 @@ def go_on(live_pipeline: LivePipeline) -> None:
     live_pipeline.run()
 
 
+@pytest.mark.parametrize("version", old_ledger.ARCHIVES)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_the_ledger_of_the_release_is_upgraded_and_the_pipeline_goes_on_exactly(
-    left_by_release, database, request
+def test_the_ledger_of_an_earlier_version_is_upgraded_and_the_pipeline_continues_exactly(
+    left_by_release, database, version, request
 ):
-    live_pipeline = left_by_release(None if database == "sqlite" else request.getfixturevalue("postgres_url"))
+    url = None if database == "sqlite" else request.getfixturevalue("postgres_url")
+    live_pipeline = left_by_release(url, version)
     arrived = len(live_pipeline.rows())
-    assert arrived == 80, "forty events of the release have not arrived yet"
+    assert arrived == 80, "forty events of the earlier version have not arrived yet"
     with pytest.raises(UpgradeNeededError):
         live_pipeline.catalog.exists()
     go_on(live_pipeline)
-    assert live_pipeline.said[0] == f"The catalog was upgraded from version 1 to {schema.VERSION}."
+    assert live_pipeline.said[0] == f"The catalog was upgraded from version {version} to {schema.VERSION}."
     live_pipeline.assert_exact()
     assert {batch.status for batch in live_pipeline.batches()} == {BatchStatus.IN_CLICKHOUSE}
     counts = live_pipeline.counts()

@@ -1,8 +1,8 @@
-"""The ledger that a released oncehouse left (`data/README.md`), laid out where a test wants it.
+"""Ledgers that earlier versions of oncehouse wrote (`data/README.md`), unpacked for a test.
 
-Nothing here uses today's tables: what stands in the database is what the release wrote, but for the times, which are
-brought near to now, so that the window does not end while the archive lies about, and for the topic's id, because the
-test's broker makes the topic anew.
+Nothing here uses today's tables: the database holds what the earlier version wrote. Two things differ: the times, which
+are moved to an hour ago so that the window does not end while the archive ages, and the topic's id, because the broker
+of the test creates the topic again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from typing import Any
 from sqlalchemy import MetaData, Table, create_engine, func, select, update
 from sqlalchemy.engine import Connection
 
-ARCHIVE = Path(__file__).parents[1] / "data" / "ledger-0.1.0.tar.xz"
+_DATA = Path(__file__).parents[1] / "data"
+ARCHIVES = {1: _DATA / "ledger-0.1.0.tar.xz", 4: _DATA / "ledger-catalog-4.tar.xz"}
+"""By the version of their catalog."""
 PIPELINE, TOPIC, DATABASE = "road", "orders-of-old", "old_shop"
 TABLE = f"{DATABASE}.events"
-VERSION = 1
+RELEASED = 1
+"""The catalog version of 0.1.0, the last release."""
 
 _TIMES = ("registered_at", "first_seen_from", "first_seen_to", "started_at", "created_at", "loaded_at")
 _TIMES += ("finished_at", "next_attempt_at", "expires_at", "replaced_at", "since", "done_at", "learned_at")
@@ -30,6 +33,8 @@ _AGE_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class OldLedger:
+    version: int
+    """Of its catalog."""
     folder: Path
     """Holds catalog.db and files/."""
     made: dict[str, Any]
@@ -53,10 +58,11 @@ class OldLedger:
         return f"sqlite:///{self.folder / 'catalog.db'}"
 
 
-def lay_out(folder: Path) -> OldLedger:
-    with tarfile.open(ARCHIVE) as archive:
+def unpack(folder: Path, version: int = RELEASED) -> OldLedger:
+    with tarfile.open(ARCHIVES[version]) as archive:
         archive.extractall(folder, filter="data")
-    ledger = OldLedger(folder=folder, made=json.loads((folder / "made.json").read_text(encoding="utf-8")))
+    made = json.loads((folder / "made.json").read_text(encoding="utf-8"))
+    ledger = OldLedger(version=version, folder=folder, made=made)
     _bring_near(ledger.url)
     return ledger
 

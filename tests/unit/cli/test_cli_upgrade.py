@@ -21,7 +21,7 @@ check = sys.modules["oncehouse.cli.pipeline.check"]
 @pytest.fixture
 def old_file(file):
     """The example file over the catalog that a release left."""
-    ledger = old_ledger.lay_out(file.parent / "old")
+    ledger = old_ledger.unpack(file.parent / "old")
     document = yaml.safe_load(file.read_text())
     document["pipeline"] = old_ledger.PIPELINE
     document["ledger"] = {"catalog": ledger.url, "files": str(ledger.folder / "files")}
