@@ -79,7 +79,7 @@ audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of mater
 
 lock: ## pin requirements anew, with hashes and without addresses
 	@$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
-	@for name in runtime dev audit docs django-clickhouse peers peer-quixstreams; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	@for name in runtime dev redis audit docs django-clickhouse peers peer-quixstreams; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@for name in $(basename $(wildcard requirements/versions/*.in)); do build/lock/bin/uv pip compile --quiet --upgrade \
@@ -95,11 +95,14 @@ java:
 	@{ [ -n "$$JAVA_HOME" ] && [ -x "$$JAVA_HOME/bin/java" ]; } || command -v java >/dev/null \
 		|| { echo "$(ADVICE_JAVA)"; exit 1; } >&2
 
-.venv/.wheels: requirements/dev.txt
+.venv/.wheels: requirements/dev.txt requirements/redis.txt
 	@[ -n "$(PYTHON)" ] || { echo "$(ADVICE_PYTHON)"; exit 1; } >&2
 	@echo "setting up .venv (once)"
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear .venv >/dev/null || { echo "$(ADVICE_VENV)"; exit 1; } >&2
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/redis.txt --no-deps --upgrade \
+		--python-version 3.11 --only-binary :all: \
+		--target $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	@touch $@
 
 build/audit/.wheels: requirements/audit.txt

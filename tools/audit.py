@@ -18,8 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-PINNED = "requirements/dev.txt"
-"""Holds everything of runtime.txt too."""
+PINNED = ("requirements/dev.txt", "requirements/redis.txt")
+"""The first holds everything of runtime.txt too."""
 MATERIALS = ROOT / "build" / "sbom.json"
 SERVICES = ("pypi", "osv")
 
@@ -95,7 +95,8 @@ def judge_packages() -> tuple[int, int]:
 
 def ask(service: str) -> Sequence[Mapping[str, Any]]:
     options = ["--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json"]
-    done = run(["pip-audit", "--vulnerability-service", service, "--requirement", PINNED, *options])
+    pinned = [word for path in PINNED for word in ("--requirement", path)]
+    done = run(["pip-audit", "--vulnerability-service", service, *pinned, *options])
     try:
         packages: Sequence[Mapping[str, Any]] = json.loads(done.stdout)["dependencies"]
     except ValueError:

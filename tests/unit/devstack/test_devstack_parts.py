@@ -16,6 +16,7 @@ from oncehouse.devstack.cli import app
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.java import find_java, parse_java_major, spark_jars_folder
 from oncehouse.devstack.kafka_connect import Connect
+from oncehouse.devstack.redis import Redis
 from oncehouse.devstack.server_base import Place
 from oncehouse.devstack.spark import FirstSparkWorker, SecondSparkWorker
 from oncehouse.devstack.stack import Stack, in_starting_order
@@ -84,6 +85,16 @@ def test_the_connector_brings_nothing_that_spark_ships_itself():
     shipped = {jars.artifact_of(jar) for jar in spark_jars_folder().glob("*.jar")}
     assert {"spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients"} <= connector
     assert connector & shipped == set()
+
+
+def test_redis_comes_from_the_path_where_there_is_no_wheel_for_this_python(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    redis = Redis(place=Place(folder=tmp_path, ports={"redis": 1}))
+    with pytest.raises(ConfigurationError, match="apt install redis-server"):
+        redis.launch()
+    (tmp_path / "redis-server").touch(mode=0o755)
+    assert redis.launch().command[0] == str(tmp_path / "redis-server")
 
 
 def test_clickhouse_prefers_a_binary_on_the_path_to_the_wheel(monkeypatch, tmp_path):
@@ -170,7 +181,11 @@ def test_requirement_files_name_what_the_package_declares():
     image = {line for line in image if not line.startswith("oncehouse[")}
     image.remove("sqlalchemy>=2.0.43")  # with the extra `asyncio` it is listed as well
     runtime = (ROOT / "requirements" / "runtime.in").read_text().splitlines()
-    dev = (ROOT / "requirements" / "dev.in").read_text().splitlines()
+    dev = [
+        line
+        for name in ("dev", "redis")
+        for line in (ROOT / "requirements" / f"{name}.in").read_text().splitlines()
+    ]
     assert {line for line in runtime if not line.startswith("#")} == image
     every = {line for name in extras for line in extras[name] if not line.startswith("oncehouse[")}
     assert {canonical(line) for line in every} <= {canonical(line) for line in (*runtime, *dev)}
@@ -181,7 +196,7 @@ def canonical(requirement):
 
 
 def test_pinned_requirements_hold_hashes_and_no_addresses():
-    for name in ("runtime", "dev"):
+    for name in ("runtime", "dev", "redis"):
         text = (ROOT / "requirements" / f"{name}.txt").read_text()
         assert "://" not in text
         assert "--index-url" not in text
