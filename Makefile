@@ -11,7 +11,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo cluster-demo shops test chromium browser versions check chaos soak fuzz bench bench-full docs sizes audit lock clean java
+.PHONY: help setup demo cluster-demo shops test chromium browser versions check chaos soak fuzz bench bench-full docs coverage dist sizes audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -67,6 +67,18 @@ docs: .venv/.package build/docs/.wheels ## the documentation as a site in build/
 	@$(BIN)/python tools/cli_options.py >build/options.md
 	@out=$$(NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict 2>&1) || { echo "$$out" | grep -v '^INFO'; exit 1; } >&2
 	@echo "build/site/index.html"
+
+coverage: setup ## the tests of `make test` under coverage; fails below `fail_under` of pyproject.toml
+	@rm -rf build/coverage
+	@$(BIN)/coverage run -m pytest -n 2 --dist worksteal
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage html --quiet --fail-under=0
+	@echo "build/coverage/html/index.html shows every line; covered, in percent:"
+	@$(BIN)/coverage report --format=total
+
+dist: .venv/.package ## wheel and sdist of this version, in dist/
+	@rm -rf dist
+	@$(BIN)/hatchling build
 
 versions: .venv/.package ## model sync with every version of Django, SQLAlchemy and Python that it supports
 	@$(BIN)/python tools/versions.py
