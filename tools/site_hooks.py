@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FROM_ELSEWHERE = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
     "examples/django-shop/README.md": "examples/django-shop.md",
     "examples/etl/README.md": "examples/etl.md",
