@@ -247,5 +247,5 @@ def test_a_row_that_commits_late_is_found_before_the_later_ones(setup):
 def test_a_missing_table_is_told_as_such(setup):
     with begin(setup.engine, whose="test") as connection:
         OUTBOX.drop(connection)
-    with pytest.raises(PermanentError, match=r"Outbox oncehouse_outbox: .*Check that the tables are made"):
+    with pytest.raises(PermanentError, match=r"Outbox oncehouse_outbox: .*Check that its tables are made"):
         setup.claim()

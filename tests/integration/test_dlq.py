@@ -200,10 +200,10 @@ def test_without_marks_a_killed_replay_would_send_letters_twice(place, capsys, m
 @pytest.mark.parametrize(
     ("code", "kind", "said"),
     [
-        (KafkaError._FENCED, FencedError, "another replay of the same topic has begun"),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigurationError, "Grant the user what is missing"),
+        (KafkaError._FENCED, FencedError, "another replay of the same topic has started since"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigurationError, "Grant the user the missing permission"),
         (KafkaError.MSG_SIZE_TOO_LARGE, PermanentError, "max.message.bytes"),
-        (KafkaError._TRANSPORT, TransientError, "not done twice"),
+        (KafkaError._TRANSPORT, TransientError, "completed work is not repeated"),
     ],
 )
 def test_what_cuts_a_replay_off_is_told_with_advice(code, kind, said):

@@ -250,4 +250,4 @@ def test_the_commands_tell_how_the_outbox_stands(engine, topic, file, capsys):
     assert (found["waiting"], found["parked"], found["behind"]) == (0, 1, 1)
     assert found["parked_messages"][0]["id"] == str(bad)
     assert run_command(["outbox", "retry", str(file)]) == 2
-    assert "which parked messages" in capsys.readouterr().err
+    assert "Select parked messages: --id ID, --topic NAME, or --all" in capsys.readouterr().err

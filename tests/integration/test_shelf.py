@@ -78,19 +78,19 @@ class ConsumersBroker:
     """The broker in memory that consumers are tested with."""
 
     def __init__(self):
-        self.broker = MemoryBroker()
-        self.broker = self.broker.broker("g")
+        self.cluster = MemoryBroker()
+        self.broker = self.cluster.broker("g")
 
     def make(self, partitions):
         name = f"events-{uuid.uuid4().hex[:8]}"
-        self.broker.create_topic(name, partitions)
+        self.cluster.create_topic(name, partitions)
         return name
 
     def commit(self, topic, partition, offset):
-        self.broker._group("g").committed[topic, partition] = (offset, "")
+        self.cluster._group("g").committed[topic, partition] = (offset, "")
 
     def read(self, topic, partition):
-        found = (one for one in self.broker.messages(topic) if one.partition == partition)
+        found = (one for one in self.cluster.messages(topic) if one.partition == partition)
         return [(one.offset, one.key, one.value, one.headers) for one in found]
 
 
@@ -187,7 +187,7 @@ def test_a_message_that_kafka_does_not_take_is_refused_and_what_follows_is_not_w
     with pytest.raises(PermanentError, match=r"Nothing was committed.*max\.message\.bytes"):
         broker.send(sent)
     assert broker.send(sent[1:]) == [0]
-    with pytest.raises(PermanentError, match=f"{name}/7 does not take"):
+    with pytest.raises(PermanentError, match=f"{name}/7 refuses a failed message: .*Unknown partition"):
         broker.send([replace(PLACEMENT, topic=name, partition=7)])
 
 
