@@ -78,7 +78,9 @@ def die(postgres_url) -> Callable[..., None]:
 
     def run(*runs: str) -> None:
         subprocess.run(
-            [sys.executable, str(TESTS / "support" / "inbox_job.py"), postgres_url, *runs], env=ENVIRONMENT, check=True
+            [sys.executable, str(TESTS / "support" / "inbox_job.py"), postgres_url, *runs],
+            env=ENVIRONMENT,
+            check=True,
         )
 
     return run
