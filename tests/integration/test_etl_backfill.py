@@ -44,7 +44,7 @@ def order(shop: Shop, **named: object) -> None:
     wanted = {
         "after": START,
         "upto": None,
-        "refresh_seconds": 0,
+        "every_seconds": 0,
         "maxstep_rows": None,
         "is_emptied": False,
         "lease_seconds": 60,
@@ -81,7 +81,7 @@ def test_new_rows_are_taken_before_the_rest_of_a_back_fill(shop):
 
 
 def test_a_back_fill_keeps_its_own_pace(shop):
-    order(shop, refresh_seconds=3600)
+    order(shop, every_seconds=3600)
     done = shop.catch_up()
     assert [one.job_kind for one in done] == ["", "", "backfill"]
     job = shop.offset().topic_state.job(JobKind.BACKFILL)

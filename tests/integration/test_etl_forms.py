@@ -227,7 +227,7 @@ def test_a_back_fill_of_a_range_builds_what_comes_after_a_seek_into_the_future(p
         topic,
         after=START,
         upto=None,
-        refresh_seconds=0,
+        every_seconds=0,
         maxstep_rows=None,
         is_emptied=False,
         lease_seconds=60,
