@@ -15,7 +15,7 @@ from oncehouse.pipeline.checks.preflight import inspect_sample
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 
-DOCS = Path(__file__).parents[2] / "docs" / "shaping.md"
+DOCS = Path(__file__).parents[2] / "docs" / "transforms.md"
 
 
 def read_blocks() -> dict[str, str]:
