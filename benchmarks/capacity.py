@@ -35,7 +35,7 @@ from oncehouse.pipeline.dedup.index_compaction import FAN_IN, MAX_KEYS, MergePla
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.ingest import read_task
 from oncehouse.pipeline.ingest.manifest import TaskManifest
-from oncehouse.pipeline.maintenance.packing import LEAST_EPOCHS, PackPlan, pack_task
+from oncehouse.pipeline.maintenance.file_packs import LEAST_EPOCHS, PackPlan, pack_task
 from processor_time import least_seconds
 from read_tasks import make_blocks, make_read_plan
 

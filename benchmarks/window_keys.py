@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from figures import OUT, Figure, figure, say, show_and_save
-from index_shape import WINDOW_SECONDS, grow
+from index_layout import WINDOW_SECONDS, grow
 from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
 from memory import WorkerMemory
 from oncehouse.config.pipeline import Epoch, Pipeline

@@ -24,7 +24,7 @@ from oncehouse.ledger.models import BatchStatus, Stage
 from oncehouse.pipeline.dedup import index_compaction
 from oncehouse.pipeline.ingest import epoch as ingest
 from oncehouse.pipeline.load import insert_task
-from oncehouse.pipeline.maintenance import packing
+from oncehouse.pipeline.maintenance import file_packs
 from oncehouse.pipeline.spark import executors
 from oncehouse.pipeline.stages import ingest_stage, kafka_stream, load_stage
 from oncehouse.pipeline.stages import kafka_stream as stream
@@ -172,7 +172,7 @@ def be_impatient() -> None:
 
 def pack_soon() -> None:
     """No defect: few small epochs are worth a pack."""
-    packing.LEAST_EPOCHS = 2
+    file_packs.LEAST_EPOCHS = 2
 
 
 def call_loaded_what_is_left() -> None:

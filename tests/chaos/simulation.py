@@ -58,7 +58,7 @@ from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.load.batch_planner import TableFeedback, plan_batches
-from oncehouse.pipeline.maintenance import packing
+from oncehouse.pipeline.maintenance import file_packs
 from oncehouse.pipeline.maintenance.retention import retain
 from oncehouse.pipeline.maintenance.verify import verify
 from oncehouse.pipeline.requests import rekey
@@ -445,7 +445,7 @@ class Simulation:
     def retain(self) -> None:
         # Snapshots serve a catalog that is lost, which no schedule does.
         with (
-            patch.object(packing, "LEAST_EPOCHS", 2),
+            patch.object(file_packs, "LEAST_EPOCHS", 2),
             patch.object(snapshots, "write_snapshot", lambda *_: None),
         ):
             retain(

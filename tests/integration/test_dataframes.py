@@ -11,7 +11,7 @@ import yaml
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from frame_job import QUERY, ROWS_A_BATCH, run_job
+from dataframe_job import QUERY, ROWS_A_BATCH, run_job
 from live_pipeline import FIELDS, LivePipeline
 from oncehouse import Sink
 from oncehouse.errors import ConfigurationError, LeaseHeldError

@@ -12,14 +12,14 @@ from oncehouse.ledger.catalog import leases, requests
 from oncehouse.ledger.catalog.epochs import list_epochs, list_key_files
 from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
-from oncehouse.pipeline.maintenance import packing
+from oncehouse.pipeline.maintenance import file_packs
 from oncehouse.pipeline.maintenance.retention import retain
 
 
 @pytest.fixture
 def packed(make_pipeline, monkeypatch) -> LivePipeline:
     """A pipeline of several small epochs, duplicates among them, whose files have been packed."""
-    monkeypatch.setattr(packing, "LEAST_EPOCHS", 2)
+    monkeypatch.setattr(file_packs, "LEAST_EPOCHS", 2)
     live_pipeline = make_pipeline(partitions=2, epoch={"max_rows": 40, "max_wait": 0.1})
     live_pipeline.send([make_event(number) for number in range(100)], partition=0)
     live_pipeline.send([make_event(number) for number in range(60, 130)], partition=1)

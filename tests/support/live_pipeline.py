@@ -267,8 +267,8 @@ class LivePipeline:
         return (self.folder / "process.log").read_text(encoding="utf-8")
 
     def crash_job(self, point: str, checkpoint: Path, batches: int) -> None:
-        """Run somebody's own job (`frame_job.py`) until it dies at the named point."""
-        job = [sys.executable, str(Path(__file__).with_name("frame_job.py"))]
+        """Run somebody's own job (`dataframe_job.py`) until it dies at the named point."""
+        job = [sys.executable, str(Path(__file__).with_name("dataframe_job.py"))]
         self._die([*job, self.command_line("run")[-1], str(checkpoint), str(batches)], point)
 
     def crash_import(self, point: str, folder: str, *arguments: str) -> None:
@@ -374,7 +374,7 @@ class LivePipeline:
         assert found == dict(expected), "a later payload took the place of the first"
 
     def assert_frames(self, rows: int) -> None:
-        """ClickHouse has the numbers from 0 on that `frame_job.py` makes, each once."""
+        """ClickHouse has the numbers from 0 on that `dataframe_job.py` makes, each once."""
         found = self.client.query(
             f"SELECT count(), uniqExact(product_id), min(product_id), max(product_id) FROM {self.table}"
         ).result_rows

@@ -40,7 +40,7 @@ from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.read_plan import plan_epoch_read
 from oncehouse.pipeline.ingest.read_task import read_records
-from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
+from oncehouse.pipeline.maintenance.file_packs import PackPlan, pack_task
 from oncehouse.pipeline.repair import catalog_restore
 from oncehouse.pipeline.repair.catalog_restore import CatalogRepair
 from oncehouse.pipeline.repair.kafka_availability import KafkaFacts

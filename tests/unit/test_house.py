@@ -6,6 +6,7 @@ The words that are not used are those of the table in CONTRIBUTING.md.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -43,35 +44,6 @@ EXCEPTIONS = {
     "tests/integration/test_docs_moving": "the pages of docs/moving",
 }
 """Modules that keep their name: why."""
-RENAMES = {
-    "src/oncehouse/capacity/index_shape": "index_layout",
-    "src/oncehouse/cli/pipeline/dead_letter_editing": "dead_letter_edits",
-    "src/oncehouse/pipeline/formats/avro/field_matching": "field_lookup",
-    "src/oncehouse/pipeline/maintenance/packing": "packs",
-    "src/oncehouse/pipeline/schema/merging_fields": "merge_fields",
-    "src/oncehouse/sync/django/returning_keys": "key_recorder",
-    "src/oncehouse/sync/table/existing_rows": "table_rows",
-    "src/oncehouse/web/rendering": "pages",
-    "tests/chaos/test_frames": "test_dataframe_kills",
-    "tests/chaos/test_rekey_beside": "test_rekey_online",
-    "tests/chaos/test_waiting": "test_unknown_schemas",
-    "tests/contract/test_open_letters": "test_open_dead_letters",
-    "tests/contract/test_outbox_adding": "test_outbox_inserts",
-    "tests/contract/test_rekeying": "test_catalog_rekey",
-    "tests/integration/test_outbox_locating": "test_outbox_lookup",
-    "tests/integration/test_pipeline_letters": "test_pipeline_dead_letters",
-    "tests/integration/test_pipeline_shaping": "test_pipeline_transforms",
-    "tests/integration/test_shelf": "test_retry_brokers",
-    "tests/integration/test_watching": "test_monitoring_on_servers",
-    "tests/support/frame_job": "dataframe_job",
-    "tests/unit/cli/test_cli_paging": "test_cli_pager",
-    "tests/unit/messaging/consumer/test_consumer_watching": "test_consumer_metrics_and_health",
-    "tests/unit/monitoring/test_hearing": "test_background_probe",
-    "tests/unit/pipeline/external/test_merging_fields_of_writers": "test_merge_fields_of_writers",
-    "tests/unit/pipeline/maintenance/test_packing": "test_packs",
-    "tests/unit/pipeline/maintenance/test_packing_formats": "test_pack_formats",
-}
-"""Modules that still have to be renamed: the name to give them."""
 
 
 def read_words(markdown: str) -> set[str]:
@@ -137,23 +109,20 @@ def test_no_folder_holds_too_many_modules():
 
 
 def test_modules_are_named_by_nouns_in_the_words_of_the_field():
-    assert {path: word for path, word in find_all().items() if path not in EXCEPTIONS | RENAMES} == {}
+    assert {path: word for path, word in find_all().items() if path not in EXCEPTIONS} == {}
 
 
 def test_every_exception_is_needed():
-    assert set(EXCEPTIONS | RENAMES) - set(find_all()) == set()
+    assert set(EXCEPTIONS) - set(find_all()) == set()
     names = [path.name for folder in FOLDERS for path in list_modules(ROOT / folder)]
     parts = {part for name in names for part in name.split("_")}
     assert set(NOUNS) | set(ADJECTIVES) <= parts
 
 
-def test_a_name_to_be_given_is_free_and_well_made():
-    assert {path: name for path, name in RENAMES.items() if find_bad_word(name, WORDS)} == {}
-    taken = {path.name for path in (ROOT / "tests").rglob("*.py")}
-    for path, name in RENAMES.items():
-        assert not (ROOT / path).with_name(f"{name}.py").exists(), path
-        if path.startswith("tests/"):  # pytest imports tests by their bare name
-            assert f"{name}.py" not in taken, path
+def test_names_of_test_modules_are_unique():
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    # pytest imports them by their bare name.
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_the_table_of_words_is_read():

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from oncehouse.capacity import constants
-from oncehouse.capacity.index_shape import recommend_buckets
+from oncehouse.capacity.index_layout import recommend_buckets
 from oncehouse.capacity.inputs import Wish, refuse_senseless
 from oncehouse.capacity.plan import Plan, plan_for
 from oncehouse.common.formatting import format_bytes

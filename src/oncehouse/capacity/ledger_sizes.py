@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oncehouse.capacity import constants
-from oncehouse.capacity.index_shape import IndexShape
+from oncehouse.capacity.index_layout import IndexLayout
 from oncehouse.capacity.inputs import Wish
 from oncehouse.ledger.catalog.snapshots import KEPT
 from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, MAX_KEYS
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS
-from oncehouse.pipeline.maintenance.packing import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES
+from oncehouse.pipeline.maintenance.file_packs import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES
 from oncehouse.pipeline.stages.supervisor import RETENTION_SECONDS
 
 # Of a pack or of an epoch: keys, raw bytes and positions of duplicates beside the parts.
@@ -104,7 +104,7 @@ def plan_inserts(wish: Wish, epochs: Epochs) -> Inserts:
     )
 
 
-def size_ledger(wish: Wish, index: IndexShape, epochs: Epochs, inserts: Inserts, *, partitions: int) -> Disk:
+def size_ledger(wish: Wish, index: IndexLayout, epochs: Epochs, inserts: Inserts, *, partitions: int) -> Disk:
     events = wish.events_a_second * wish.window_seconds
     raw_share, part_share = _stored(wish, packed=epochs.packed)
     kept = events * (1 + AGE_SHARE) if epochs.packed else events
@@ -140,7 +140,7 @@ def _size_catalog(wish: Wish, epochs: Epochs, inserts: Inserts, partitions: int)
     return (epochs.a_second * an_epoch + batches) * wish.window_seconds
 
 
-def _size_replaced(wish: Wish, index: IndexShape) -> float:
+def _size_replaced(wish: Wish, index: IndexLayout) -> float:
     """Segments of a merge under way, and those that were merged since retention came by."""
     merging = 2 * min(MAX_KEYS, index.keys)
     merged = wish.new_a_second * index.writes_a_key * min(RETENTION_SECONDS, wish.window_seconds)

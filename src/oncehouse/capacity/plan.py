@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oncehouse.capacity import constants
-from oncehouse.capacity.index_shape import IndexShape, recommend_buckets, shape_index
+from oncehouse.capacity.index_layout import IndexLayout, lay_out_index, recommend_buckets
 from oncehouse.capacity.inputs import Wish
 from oncehouse.capacity.ledger_sizes import Disk, Epochs, Inserts, plan_epochs, plan_inserts, size_ledger
 from oncehouse.capacity.throughput import Speed, plan_speed
@@ -41,7 +41,7 @@ class Plan:
     buckets: int
     partitions: int
     """Of Kafka, at least: a read task a partition."""
-    index: IndexShape
+    index: IndexLayout
     page_reads_a_second: float
     """At the busiest time, by look-ups in what of the key index does not fit a machine's page cache."""
     first_look_seconds: float
@@ -74,7 +74,7 @@ def plan_for(wish: Wish, machines: int) -> Plan:
     cores = wish.machine.cores * machines
     partitions = wish.partitions or cores
     epochs = plan_epochs(wish, partitions=partitions)
-    index = shape_index(wish, cores=cores, epoch_rows=epochs.rows)
+    index = lay_out_index(wish, cores=cores, epoch_rows=epochs.rows)
     inserts = plan_inserts(wish, epochs)
     disk = size_ledger(wish, index, epochs, inserts, partitions=partitions)
     memory = _plan_memory(wish, index, disk, machines=machines)
@@ -97,7 +97,7 @@ def plan_for(wish: Wish, machines: int) -> Plan:
     )
 
 
-def _plan_memory(wish: Wish, index: IndexShape, disk: Disk, *, machines: int) -> Memory:
+def _plan_memory(wish: Wish, index: IndexLayout, disk: Disk, *, machines: int) -> Memory:
     rows = min(wish.epoch.part_rows, wish.epoch.max_rows, max(wish.epoch.part_bytes / wish.event_bytes, 1.0))
     an_event = (
         constants.READ_MEMORY_BYTES_AN_EVENT.value
@@ -130,7 +130,7 @@ def _plan_memory(wish: Wish, index: IndexShape, disk: Disk, *, machines: int) ->
     )
 
 
-def _count_page_reads(wish: Wish, index: IndexShape, epochs: Epochs, memory: Memory) -> float:
+def _count_page_reads(wish: Wish, index: IndexLayout, epochs: Epochs, memory: Memory) -> float:
     """A look-up touches a page of each segment that it searches; an epoch touches no page twice."""
     touched = min(
         wish.events_a_second * wish.peak * index.look_ups_a_key,

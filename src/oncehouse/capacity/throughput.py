@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oncehouse.capacity import constants
-from oncehouse.capacity.index_shape import IndexShape, count_ranges
+from oncehouse.capacity.index_layout import IndexLayout, count_ranges
 from oncehouse.capacity.inputs import Wish
 
 # What is left of the cores for the work: the rest is for bursts, loads that come at once, and the machine itself.
@@ -30,7 +30,7 @@ class Speed:
         return wish.events_a_second * wish.outage_seconds / spare if spare > 0 else float("inf")
 
 
-def plan_speed(wish: Wish, index: IndexShape, *, cores: int, partitions: int) -> Speed:
+def plan_speed(wish: Wish, index: IndexLayout, *, cores: int, partitions: int) -> Speed:
     read_seconds = _read_seconds(wish)
     merge_seconds = (
         (1 - wish.duplicate_share) * (index.writes_a_key - 1) * constants.MERGE_SECONDS_A_KEY.value
@@ -56,7 +56,7 @@ def _read_seconds(wish: Wish) -> float:
     return constants.ROAD_SECONDS_AN_EVENT.value * longer * wish.tables
 
 
-def _epoch_seconds(wish: Wish, index: IndexShape, read_seconds: float, cores: int, partitions: int) -> float:
+def _epoch_seconds(wish: Wish, index: IndexLayout, read_seconds: float, cores: int, partitions: int) -> float:
     """Of the largest epoch."""
     rows = wish.epoch.max_rows
     readers = _USABLE * min(cores, partitions)

@@ -23,7 +23,7 @@ from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.web.actions import Action, Actions
 from oncehouse.web.flash_messages import FlashMessages
 from oncehouse.web.live_updates import MOST_STREAMS, REFRESH_SECONDS, FragmentCache, stream_changes
-from oncehouse.web.rendering import STATIC, Page, make_environment, render, render_live
+from oncehouse.web.page_templates import STATIC, Page, make_environment, render, render_live
 from oncehouse.web.security import SAFE_METHODS, SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next
 from oncehouse.web.verification_jobs import Verifications
 from oncehouse.web.views import InvalidQueryError, Pages

@@ -12,7 +12,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.monitoring.etl import draw_graph, view_topic
 from oncehouse.monitoring.overview import BatchStatus
 from oncehouse.monitoring.unavailable import NoAnswer, ask
-from oncehouse.web.rendering import Page
+from oncehouse.web.page_templates import Page
 
 if TYPE_CHECKING:
     from oncehouse.monitoring.monitor import Monitor

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oncehouse.capacity.find_machines import find_notes, find_obstacles, plan_capacity
-from oncehouse.capacity.index_shape import count_ranges, recommend_buckets
+from oncehouse.capacity.index_layout import count_ranges, recommend_buckets
 from oncehouse.capacity.inputs import Machine, Wish
 from oncehouse.capacity.plan import Plan, plan_for
 from oncehouse.config.pipeline import BatchLimits, Epoch

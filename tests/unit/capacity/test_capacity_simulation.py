@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from bench_modules import BENCHMARKS, load_benchmark
-from oncehouse.capacity import constants, index_shape
-from oncehouse.capacity.index_shape import IndexShape, count_ranges, shape_keys
+from oncehouse.capacity import constants, index_layout
+from oncehouse.capacity.index_layout import IndexLayout, count_ranges, lay_out_keys
 from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.ledger.storage import file_store, key_index
 from oncehouse.ledger.storage.file_store import FileStore
@@ -35,19 +35,19 @@ BUCKET_KEYS = TEN_BILLION // BUCKETS
 SLACK = 4.0
 
 
-def demand_bounded(found, reckoned: IndexShape) -> None:
+def demand_bounded(found, reckoned: IndexLayout) -> None:
     assert found.segments <= reckoned.segments <= SLACK * found.segments
     assert found.look_ups_a_key <= reckoned.look_ups_a_key <= SLACK * found.look_ups_a_key
     assert found.writes_a_key <= reckoned.writes_a_key <= SLACK * found.writes_a_key
     assert found.largest_keys <= index_compaction.MAX_KEYS
 
 
-def simulate_and_reckon(keys: int, epoch_keys: int) -> tuple[object, IndexShape]:
-    found = load_benchmark("index_shape").simulate(
+def simulate_and_reckon(keys: int, epoch_keys: int) -> tuple[object, IndexLayout]:
+    found = load_benchmark("index_layout").simulate(
         keys=keys, epoch_keys=epoch_keys, buckets=BUCKETS, cores=CORES
     )
     ranges = count_ranges(epoch_keys, buckets=BUCKETS, cores=CORES)
-    return found, shape_keys(keys, ranges=ranges, buckets=BUCKETS, epoch_keys=epoch_keys)
+    return found, lay_out_keys(keys, ranges=ranges, buckets=BUCKETS, epoch_keys=epoch_keys)
 
 
 @pytest.mark.parametrize("epoch_keys", [500_000, 1_000_000])
@@ -160,14 +160,14 @@ def make_keys(chance: np.random.Generator, count: int, *, low: int = 0, high: in
 def smaller(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """All sizes of the index at a 64th, so that a million keys have the shape of 64 million."""
     scale = index_compaction.FAN_IN**2
-    for module in (index_compaction, index_shape):
+    for module in (index_compaction, index_layout):
         monkeypatch.setattr(
             module, "MAX_KEYS", index_compaction.MAX_KEYS // (scale if module is index_compaction else 1)
         )
         monkeypatch.setattr(
             module, "SPLIT_KEYS", index_compaction.SPLIT_KEYS // (scale if module is index_compaction else 1)
         )
-    monkeypatch.setattr(index_shape, "tier_of", lambda keys: index_compaction.tier_of(keys * scale))
+    monkeypatch.setattr(index_layout, "tier_of", lambda keys: index_compaction.tier_of(keys * scale))
     return scale
 
 
@@ -186,7 +186,7 @@ def test_real_segments_of_a_buckets_share_are_as_reckoned(smaller, hasty, tmp_pa
     for epoch in range(1, epochs):
         index.decide_epoch(make_keys(chance, epoch_keys), at=WINDOW_SECONDS * epoch / epochs)
         index.compact()
-    reckoned = shape_keys(index.keys, ranges=1, buckets=BUCKETS, epoch_keys=epoch_keys)
+    reckoned = lay_out_keys(index.keys, ranges=1, buckets=BUCKETS, epoch_keys=epoch_keys)
     assert index.keys == epochs * epoch_keys
     assert reckoned.size_bytes <= index.size_bytes <= reckoned.size_bytes * 1.1
     assert len(index.segments) <= reckoned.segments <= SLACK * len(index.segments)
@@ -207,7 +207,7 @@ def test_real_segments_of_one_of_128_buckets_of_ten_billion_keys_are_as_reckoned
         file = index.store.put(f"piece-{piece}", lambda path, bare=bare: key_index.write_keys(path, bare))
         index.add(f"piece-{piece:04d}", (0, 0), len(bare), (at, at), file)
         index.compact()
-    reckoned = shape_keys(TEN_BILLION, ranges=CORES, buckets=BUCKETS, epoch_keys=1_500_000)
+    reckoned = lay_out_keys(TEN_BILLION, ranges=CORES, buckets=BUCKETS, epoch_keys=1_500_000)
     assert index.keys == BUCKET_KEYS // pieces * pieces
     assert index.size_bytes / index.keys == pytest.approx(constants.SEGMENT_BYTES_A_KEY.value, rel=0.01)
     assert len(index.segments) <= reckoned.look_ups_a_key <= SLACK * len(index.segments)

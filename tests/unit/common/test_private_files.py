@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from oncehouse.cli.init import write_new
-from oncehouse.cli.pipeline.dead_letter_editing import _export_to_file
+from oncehouse.cli.pipeline.dead_letter_edits import _export_to_file
 from oncehouse.common.database import open_engine
 from oncehouse.common.file_permissions import (
     make_private_file,

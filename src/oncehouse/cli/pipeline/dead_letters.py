@@ -1,7 +1,7 @@
 """`oncehouse dead-letters`: records that could not become rows; look at them, and have them tried again.
 
 A dead letter is named by its position, `topic/partition/offset`. A list shows how its value begins; the whole
-of it is shown to whoever asks for that one letter. What edits or copies letters is in `letter_editing.py`.
+value is shown to whoever asks for that dead letter. `dead_letter_edits.py` exports and edits dead letters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
 from oncehouse.cli.pager import paged
-from oncehouse.cli.pipeline import dead_letter_editing
+from oncehouse.cli.pipeline import dead_letter_edits
 from oncehouse.cli.pipeline.dead_letter_options import (
     At,
     Ats,
@@ -44,9 +44,9 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Dead letters: list them, look at one, edit them, copy them elsewhere, have them tried again.",
 )
-app.command("export")(dead_letter_editing.export)
-app.command("import")(dead_letter_editing.import_)
-app.command("edit")(dead_letter_editing.edit)
+app.command("export")(dead_letter_edits.export)
+app.command("import")(dead_letter_edits.import_)
+app.command("edit")(dead_letter_edits.edit)
 
 _Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")]
 _After = Annotated[
@@ -229,11 +229,11 @@ def find_letter(
     with open_ledger(pipeline) as catalog:
         files = list(reversed(list_dead_letter_files(catalog)))
         every = sorted(list_all_letter_files(catalog), key=lambda found: -found.registered_at)
-    letter = next(dead_letter_editing.find_at(store, files, position), None)
+    letter = next(dead_letter_edits.find_at(store, files, position), None)
     edits = [found for found in every if found.kind is LetterKind.EDIT]
     if letter is not None:
         letter["hint"] = _hint(letter, declared_fields(pipeline))
-    return letter, list(dead_letter_editing.find_at(store, edits, position))
+    return letter, list(dead_letter_edits.find_at(store, edits, position))
 
 
 def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:

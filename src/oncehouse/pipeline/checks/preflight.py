@@ -34,8 +34,8 @@ from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, TopicFacts, read
 from oncehouse.pipeline.schema.discovery import declared_schemas, known_schemas
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.schema.identity_guard import check_rule
-from oncehouse.pipeline.schema.merging_fields import with_tables
 from oncehouse.pipeline.schema.required_fields import check_versions
+from oncehouse.pipeline.schema.table_merge_fields import with_tables
 from oncehouse.pipeline.transform.plan_builder import check_transform
 
 if TYPE_CHECKING:

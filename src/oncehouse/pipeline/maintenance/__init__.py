@@ -1,4 +1,4 @@
-"""What keeps a ledger small and shows that it is whole: retention, packing of small files, `oncehouse verify`.
+"""What keeps a ledger small and shows that it is whole: retention, packs of small files, `oncehouse verify`.
 
-Start reading at `retention.py` and `verify.py`.
+Start reading at `retention.py`, `file_packs.py` and `verify.py`.
 """

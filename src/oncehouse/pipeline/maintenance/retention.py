@@ -16,7 +16,7 @@ from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import epochs, packs, retention, rollup, snapshots
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.maintenance.packing import pack
+from oncehouse.pipeline.maintenance.file_packs import pack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,8 +26,8 @@ from oncehouse.pipeline.formats.schema_fields import FieldFact, fields_of, linke
 from oncehouse.pipeline.schema.discovery import known_schemas
 from oncehouse.pipeline.schema.evolution import new_fields, with_learned
 from oncehouse.pipeline.schema.identity_guard import identity_of
-from oncehouse.pipeline.schema.merging_fields import with_tables
 from oncehouse.pipeline.schema.required_fields import check_versions
+from oncehouse.pipeline.schema.table_merge_fields import with_tables
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts

@@ -19,7 +19,7 @@ from oncehouse.column_types import types as c
 from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.dedup.identity_rule import rule_of
-from oncehouse.pipeline.formats.avro.field_matching import has_field, parse_versions, split_path
+from oncehouse.pipeline.formats.avro.field_lookup import has_field, parse_versions, split_path
 from oncehouse.pipeline.formats.base import reject_rows
 from oncehouse.pipeline.formats.protobuf.schema_sources import number_paths
 from oncehouse.protobuf.definition import describe_all, describe_text

@@ -42,7 +42,7 @@ from oncehouse.sync.rounds.round import (
     try_round,
 )
 from oncehouse.sync.table.ddl import check_sync_table
-from oncehouse.sync.table.existing_rows import find_existing_keys
+from oncehouse.sync.table.table_rows import find_existing_keys
 from oncehouse.sync.tables import ABSENT
 
 CHUNK = 50_000

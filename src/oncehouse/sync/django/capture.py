@@ -1,7 +1,7 @@
 """Where Django's changes are noticed: the three places at which it runs INSERT, UPDATE and DELETE.
 
 Every write of the ORM passes them, whichever manager, bulk call or cascade it comes from. A statement on a watched
-model also returns the keys of the rows that it changed, and these are recorded with it (`returning_keys.py`).
+model also returns the keys of the rows that it changed, and these are recorded with it (`key_recorder.py`).
 Models without a watch pay one look-up.
 """
 
@@ -23,7 +23,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import OperationKind
 from oncehouse.sync.django.data_migrations import fit_to_migration, is_of_migration
 from oncehouse.sync.django.key_fields import key_fields
-from oncehouse.sync.django.returning_keys import (
+from oncehouse.sync.django.key_recorder import (
     Statement,
     convert,
     execute,

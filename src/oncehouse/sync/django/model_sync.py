@@ -145,7 +145,7 @@ class ModelSync(CoreModelSync):
         """
         if cls.is_by_cdc():
             return
-        from oncehouse.sync.django.returning_keys import DjangoWriter
+        from oncehouse.sync.django.key_recorder import DjangoWriter
 
         alias = cls.source_alias() if using is None else using
         if not is_same_database(alias, cls.source_alias()):

@@ -17,7 +17,7 @@ from django.db.utils import ProgrammingError
 
 from oncehouse.sync.changes.change import OperationKind, format_key
 from oncehouse.sync.changes.sql_storage import OutboxStorage
-from oncehouse.sync.django.returning_keys import Statement, explain_absent_tables, names_of
+from oncehouse.sync.django.key_recorder import Statement, explain_absent_tables, names_of
 from oncehouse.sync.django.watches import Watch
 from oncehouse.sync.tables import NOTE_FUNCTION
 

@@ -32,7 +32,7 @@ from oncehouse.sync.rounds.batch_arrival import has_arrived, read_count
 from oncehouse.sync.rounds.lease import SyncLease, hold_lease
 from oncehouse.sync.rounds.pending_batch import PendingBatch, delete_batch, find_pending_batch, store_batch
 from oncehouse.sync.table.ddl import check_sync_table
-from oncehouse.sync.table.existing_rows import read_existing_rows
+from oncehouse.sync.table.table_rows import read_existing_rows
 from oncehouse.sync.tables import ABSENT
 
 Perform = Callable[[type[ModelSync], SyncLease], tuple[int, int]]

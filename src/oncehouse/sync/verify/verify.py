@@ -24,7 +24,7 @@ from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds.round import read_present
 from oncehouse.sync.table.compare import DifferingKey, VisibleRows
 from oncehouse.sync.table.ddl import check_sync_table
-from oncehouse.sync.table.existing_rows import find_existing_keys
+from oncehouse.sync.table.table_rows import find_existing_keys
 from oncehouse.sync.tables import ABSENT
 
 RANGE = 50_000

@@ -35,9 +35,9 @@ from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from oncehouse.pipeline.requests.rekey import make_ids
 from oncehouse.pipeline.requests.table_refill import RefillPlan, refill_task
 from oncehouse.pipeline.schema.evolution import new_fields
-from oncehouse.pipeline.schema.merging_fields import with_tables
 from oncehouse.pipeline.schema.plan import plan_fields
 from oncehouse.pipeline.schema.required_fields import check_versions
+from oncehouse.pipeline.schema.table_merge_fields import with_tables
 from oncehouse.protobuf.definition import describe_text
 from oncehouse.protobuf.fields import find
 from plan_examples import make_read_plan

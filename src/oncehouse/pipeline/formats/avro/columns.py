@@ -23,7 +23,7 @@ from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Bodies, Cursor
 from oncehouse.pipeline.formats.avro.default_writer import write_default
-from oncehouse.pipeline.formats.avro.field_matching import (
+from oncehouse.pipeline.formats.avro.field_lookup import (
     Aliases,
     match_field,
     records_by_name,

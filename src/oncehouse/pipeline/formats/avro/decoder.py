@@ -19,7 +19,7 @@ from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.formats.avro.columns import AvroReader
 from oncehouse.pipeline.formats.avro.cursor import Bodies
-from oncehouse.pipeline.formats.avro.field_matching import Aliases, parse_versions
+from oncehouse.pipeline.formats.avro.field_lookup import Aliases, parse_versions
 from oncehouse.pipeline.formats.avro.lists import GREATEST_DEPTH
 from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
 from oncehouse.pipeline.formats.result_builder import ResultBuilder

@@ -1,4 +1,4 @@
-"""The holder of the ingest lease changes the identity rule beside its epochs, and keeps going whatever comes of it."""
+"""The holder of the ingest lease changes the identity rule between its epochs, and goes on if the change fails."""
 
 from __future__ import annotations
 

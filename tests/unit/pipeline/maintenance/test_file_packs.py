@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from oncehouse.ledger.catalog.packs import Bundle
 from oncehouse.ledger.models import FileRef, KeyFile
-from oncehouse.pipeline.maintenance.packing import LEAST_EPOCHS, plan_packs
+from oncehouse.pipeline.maintenance.file_packs import LEAST_EPOCHS, plan_packs
 
 WINDOW = 60 * 86400.0
 

@@ -1,4 +1,4 @@
-"""Shaping on the whole pipeline: the example of the docs, a look-up that changes, letters that are corrected."""
+"""Transforms on the whole pipeline: the example of the docs, a look-up that changes, corrected dead letters."""
 
 from __future__ import annotations
 

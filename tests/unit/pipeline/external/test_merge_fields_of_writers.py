@@ -1,4 +1,4 @@
-"""Frames and files write a pipeline as Kafka does: the fields by which its tables merge rows must be there too."""
+"""DataFrames and files write a pipeline as Kafka does: the fields by which its tables merge rows must be there too."""
 
 from __future__ import annotations
 

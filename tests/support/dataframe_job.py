@@ -1,6 +1,6 @@
-"""Somebody's own Spark job: a stream joined with a table, written through a sink. Also runs as a process.
+"""A user's own Spark job: a stream joined with a table, written through a sink. Also runs as a process.
 
-`python frame_job.py PIPELINE CHECKPOINT BATCHES` goes on until that many batches are settled. The source gives the
+`python dataframe_job.py PIPELINE CHECKPOINT BATCHES` goes on until that many batches are settled. The source gives the
 same rows for the same batch, so what must be in ClickHouse in the end can be told.
 """
 

@@ -1,6 +1,6 @@
-"""The shape of a large key index: the product's own planner of merges over segments of which only the sizes exist.
+"""The layout of a large key index: the product's own planner of merges over segments of which only the sizes exist.
 
-    python benchmarks/index_shape.py [--keys 10000000000]
+    python benchmarks/index_layout.py [--keys 10000000000]
 
 For epochs of several sizes it prints how many segments there are at the end of a window, in how many of them a key is
 looked for, and how often merges wrote a key; beside them what `oncehouse plan-capacity` reckons with.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
-from oncehouse.capacity.index_shape import count_ranges, shape_keys
+from oncehouse.capacity.index_layout import count_ranges, lay_out_keys
 from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.pipeline.dedup.deduplicate import plan_ranges
 from oncehouse.pipeline.dedup.index_compaction import Merge, plan_merges
@@ -116,7 +116,7 @@ def main() -> None:
     for epoch_keys in (100_000, 500_000, 1_500_000):
         found = simulate(keys=asked.keys, epoch_keys=epoch_keys, buckets=asked.buckets, cores=asked.cores)
         ranges = count_ranges(epoch_keys, buckets=asked.buckets, cores=asked.cores)
-        reckoned = shape_keys(asked.keys, ranges=ranges, buckets=asked.buckets, epoch_keys=epoch_keys)
+        reckoned = lay_out_keys(asked.keys, ranges=ranges, buckets=asked.buckets, epoch_keys=epoch_keys)
         print(
             f"epochs of {epoch_keys:>9,} keys: {found.segments:>7,} segments ({reckoned.segments:,.0f}), "
             f"{found.look_ups_a_key:>5} look-ups a key ({reckoned.look_ups_a_key:,.0f}), "

@@ -1,4 +1,4 @@
-"""What an Aside is promised of its brokers, by Kafka and by its twins in memory alike."""
+"""What the failure policy needs from its retry brokers, held by Kafka and by the brokers in memory alike."""
 
 from __future__ import annotations
 

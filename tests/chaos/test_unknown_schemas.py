@@ -1,4 +1,4 @@
-"""Records that wait for their schema: decoded once it is known, and nobody is busy with those that cannot be."""
+"""Records that wait for their schema: decoded once it is known, and no stage is kept busy by those that cannot be."""
 
 from __future__ import annotations
 

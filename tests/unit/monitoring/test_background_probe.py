@@ -1,4 +1,4 @@
-"""Questions to servers that may be slow: who looks gets what was last heard and waits no longer than it wants to."""
+"""Probes of servers that may be slow: a reader gets the last answer and waits no longer than its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a statement on a watched model is run so that the keys of the rows it changes are noted with it.
+"""How a statement on a watched model is run so that the keys of the rows it changes are recorded with it.
 
 On PostgreSQL, where operations wait in the outbox table, both are one statement: no further round trip, and no
 transaction where the program has none. Elsewhere the keys come back from the statement and are registered in the same

@@ -1,4 +1,4 @@
-"""Metrics, health file, stuck handlers, signals: what people and probes see of a consumer."""
+"""Metrics, health file, stuck handlers, signals: what operators and probes see of a consumer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The key index as it will be: how many keys, in how many segments, and what looking a key up in them costs. Pure.
+"""The layout of the key index as it will be: how many keys, in how many segments, and what a look-up costs. Pure.
 
-Bounds, not averages: `plan_merges` leaves at most so many segments. A simulation (`benchmarks/index_shape.py`) runs it
+Bounds, not averages: `plan_merges` leaves at most so many segments. A simulation (`benchmarks/index_layout.py`) runs it
 over ten billion keys, and a test holds the formulas to what comes out.
 """
 
@@ -22,7 +22,7 @@ _MOST_BUCKETS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexShape:
+class IndexLayout:
     keys: float
     """With those past the window whose segment has not left it whole."""
     ranges: float
@@ -46,11 +46,11 @@ class IndexShape:
         return self.keys * constants.LOOK_UP_MEMORY_BYTES_A_KEY.value
 
 
-def shape_index(wish: Wish, *, cores: int, epoch_rows: float) -> IndexShape:
+def lay_out_index(wish: Wish, *, cores: int, epoch_rows: float) -> IndexLayout:
     """`epoch_rows`: what an epoch reads in the usual traffic, for it decides into how many ranges the index is cut."""
     keys = wish.new_a_second * wish.window_seconds * (1 + AGE_SHARE)
     buckets = float(wish.buckets) if wish.buckets else need_buckets(wish, keys, cores=cores)
-    return shape_keys(
+    return lay_out_keys(
         keys,
         ranges=count_ranges(epoch_rows, buckets=wish.buckets or _MOST_BUCKETS, cores=cores),
         buckets=buckets,
@@ -58,7 +58,7 @@ def shape_index(wish: Wish, *, cores: int, epoch_rows: float) -> IndexShape:
     )
 
 
-def shape_keys(keys: float, *, ranges: float, buckets: float, epoch_keys: float) -> IndexShape:
+def lay_out_keys(keys: float, *, ranges: float, buckets: float, epoch_keys: float) -> IndexLayout:
     """Epochs write `ranges` ranges, which merges cut into narrower ones until each is a bucket.
 
     Of two segments of a bucket and an age that follow each other both hold more than MAX_KEYS together, else they would
@@ -71,7 +71,7 @@ def shape_keys(keys: float, *, ranges: float, buckets: float, epoch_keys: float)
     young = (FAN_IN - 1) / 2 * (tiers_below(epoch_keys / ranges) + levels)
     narrow = min(buckets * (_AGES + (FAN_IN - 1) / 2), PIECES * keys / SPLIT_KEYS)
     largest = min(keys / buckets, MAX_KEYS)
-    return IndexShape(
+    return IndexLayout(
         keys=keys,
         ranges=ranges,
         segments=min(ranges * (_AGES + (FAN_IN - 1) * _TIERS) + narrow + full * buckets, max(keys, 1.0)),

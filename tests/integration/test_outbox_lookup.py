@@ -1,4 +1,4 @@
-"""Looking for a message in Kafka by its id: from a time on, no further than told, and it says how far that was."""
+"""The search for a message in Kafka by its id: from a time on, within its limit, and it reports how far it read."""
 
 from __future__ import annotations
 

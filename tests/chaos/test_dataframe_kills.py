@@ -1,4 +1,4 @@
-"""Somebody's own stream, and an import, killed again and again: in the end everything is there once."""
+"""A user's own stream of DataFrames, and an import, killed again and again: each row is in ClickHouse once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from frame_job import QUERY, ROWS_A_BATCH, run_job
+from dataframe_job import QUERY, ROWS_A_BATCH, run_job
 from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse import Sink
 from oncehouse.ledger.catalog.query_batches import list_settled
@@ -57,7 +57,7 @@ def kill_soon(live_pipeline: LivePipeline, command: list[str], query: str, chanc
 def test_a_stream_killed_at_random_moments_ends_exact(frame_pipeline, tmp_path, seed):
     live_pipeline, chance = frame_pipeline, random.Random(seed)
     checkpoint = str(tmp_path / "checkpoint")
-    job = str(Path(__file__).parents[1] / "support" / "frame_job.py")
+    job = str(Path(__file__).parents[1] / "support" / "dataframe_job.py")
     command = [sys.executable, job, live_pipeline.command_line("run")[-1], checkpoint, "1000000"]
     for _ in range(4):
         kill_soon(live_pipeline, command, QUERY, chance)

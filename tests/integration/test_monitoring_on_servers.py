@@ -1,4 +1,4 @@
-"""Lookout, metrics and dashboard over real servers: what they say is what Kafka, Spark and ClickHouse did."""
+"""Monitor, metrics and dashboard over real servers: what they say is what Kafka, Spark and ClickHouse did."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oncehouse.metrics.collect import collect, stream_samples
 from oncehouse.monitoring.monitor import Monitor, MonitorTargets
 from oncehouse.monitoring.unavailable import NoAnswer
 from oncehouse.web.app import Dashboard
-from oncehouse.web.rendering import make_environment, render_live
+from oncehouse.web.page_templates import make_environment, render_live
 from oncehouse.web.verification_jobs import Verifications
 from oncehouse.web.views import Pages
 from recorded_spans import recorded_spans

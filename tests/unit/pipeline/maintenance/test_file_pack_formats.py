@@ -19,7 +19,7 @@ from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.ingest.manifest import ChunkManifest, TableReadPlan
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.read_task import read_records
-from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
+from oncehouse.pipeline.maintenance.file_packs import PackPlan, pack_task
 from plan_examples import make_read_plan
 
 FIELDS = {"id": parse_type("UInt64"), "marks": parse_type("Array(String)")}

@@ -1,4 +1,4 @@
-"""Open letters, counted and listed by the database: the same as file by file, however many there are."""
+"""Open dead letters, counted and listed by the database: the same as file by file, however many there are."""
 
 from __future__ import annotations
 
