@@ -4,7 +4,7 @@ What decoders, engines and files give (numbers of another width, texts, bytes, l
 of a part, a whole column at a time. A value that the declared type cannot hold is never rounded, wrapped or
 guessed: its row is marked. Only digits of a time that are finer than the column are cut off, as ClickHouse does.
 Null is bad where the type takes none, except that a missing list or map is an empty one. Why a row is bad is
-`explain.py`; what the values of a format mean is that format's own business.
+`value_errors.py`; what the values of a format mean is that format's own business.
 """
 
 from __future__ import annotations

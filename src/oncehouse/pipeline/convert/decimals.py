@@ -3,7 +3,7 @@
 A value becomes a decimal when the type holds all of its digits; it is never rounded. `exact_decimal` states the rule
 for one text; the functions over columns keep it, a whole column at a time, and go back to it for texts with an
 exponent. Arrow's own casts are not trusted at the edges: its rescaling wraps around beyond 38 or 76 digits without an
-error, and it takes no exponents. What Arrow's JSON reader cannot take is in `formats/json/decimals.py`.
+error, and it takes no exponents. What Arrow's JSON reader cannot take is in `formats/json/arrow_limits.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def exact_decimal(text: str, leaf: c.Decimal) -> decimal.Decimal | Reason:
     """The decimal that a text stands for, or why the type cannot hold it.
 
     Zeros around the digits count nowhere. WRONG_TYPE: the text is no number. OUT_OF_RANGE: it has more digits before or
-    behind the point than the type.
+    behind the point than the type. This verdict is the product's. Arrow's JSON reader has its own: it counts zeros too,
+    refuses more than 76 digits, and must not meet exponents below -38 (`formats/json/arrow_limits.py`). A number of a
+    JSON message passes when both take it; texts of other formats pass by this rule alone.
     """
     if not is_number_text(text):
         return Reason.WRONG_TYPE

@@ -1,7 +1,7 @@
 """Why a message could not become a row: the words that dead letters carry.
 
 A rejection names the message by its place in the block, and the field by its path; it never repeats the
-payload, which the dead character keeps anyway.
+payload, which the dead letter keeps anyway.
 """
 
 from __future__ import annotations

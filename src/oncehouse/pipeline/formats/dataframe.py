@@ -20,8 +20,8 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import ColumnType, FixedString, String, arrow_type, bare, clickhouse_name
 from oncehouse.ledger.models import ROW_PREFIX, Schema
 from oncehouse.pipeline.convert.convert import convert, plain
-from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
+from oncehouse.pipeline.convert.value_errors import find_problem
 from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.formats.row_codec import MARK, decode_rows

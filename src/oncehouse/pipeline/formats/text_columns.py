@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.convert.rejection import RejectionCause
+from oncehouse.pipeline.convert.value_errors import find_problem
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.formats.result_builder import ResultBuilder
 

@@ -27,7 +27,7 @@ from oncehouse.expressions.duckdb_engine import first_line
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import explain_value
+from oncehouse.pipeline.convert.value_errors import explain_value
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.transform.lookup_join import COLUMN_PREFIX, KEY
 from oncehouse.pipeline.transform.plan import PinnedLookup

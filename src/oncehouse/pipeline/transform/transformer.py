@@ -18,9 +18,9 @@ from oncehouse.expressions.evaluator import Evaluation, Evaluator
 from oncehouse.expressions.scope import Expression, Input
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import explain_value
 from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
+from oncehouse.pipeline.convert.value_errors import explain_value
 from oncehouse.pipeline.formats.base import Decoded, Decoder, Places
 from oncehouse.pipeline.transform.lookup_join import LoadedLookup, open_lookups
 from oncehouse.pipeline.transform.plan import TransformPlan

@@ -22,7 +22,7 @@ from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.config.transform import ROW_COLUMN as ROW
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import explain_value
+from oncehouse.pipeline.convert.value_errors import explain_value
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.transform.plan import FunctionPlan
 

@@ -18,7 +18,7 @@ from fuzzing import examples
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import Integer, arrow_type
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import explain_value, find_problem
+from oncehouse.pipeline.convert.value_errors import explain_value, find_problem
 
 D = decimal.Decimal
 BAD = object()

@@ -18,8 +18,8 @@ import pyarrow as pa
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import Offsets
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
+from oncehouse.pipeline.convert.value_errors import find_problem
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Bodies, Cursor
 from oncehouse.pipeline.formats.avro.default_writer import write_default

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask, null_mask
 from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
+from oncehouse.pipeline.convert.value_errors import find_problem
 from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
 from oncehouse.pipeline.formats.debezium.columns import fill_defaults, find_unavailable, read_meaning
 from oncehouse.pipeline.formats.debezium.envelope import Envelopes, describe_row, open_envelopes

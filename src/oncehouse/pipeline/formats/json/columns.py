@@ -1,9 +1,9 @@
 """From what Arrow's JSON reader yields to a column of the declared type, a whole column at a time.
 
 `reader_type` says how the reader is to take a field; `convert_column` makes the declared type of it and marks the
-rows that cannot be it. Some types may come in two ways (a 64-bit integer as number or text): the paths that
-come the second way are a `ReadVariant`, and a message has exactly one. Why a row is bad is
-`explain.py`.
+rows that cannot be it. Some types may come in two ways (a 64-bit integer as number or text, a decimal with more zeros
+than its type has digits): the paths that come the second way are a `ReadVariant`, and a message has exactly one. Why a
+row is bad is in `message_errors.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.convert import Converted, convert, rows_of
+from oncehouse.pipeline.convert.decimals import MOST_DIGITS
 from oncehouse.pipeline.convert.masks import Mask, either
 
 Path = tuple[str, ...]
@@ -23,7 +24,7 @@ ITEM = "[]"
 KEY = "key"
 VALUE = "value"
 
-_WIDE_DECIMAL = pa.decimal256(76, 0)
+_WIDE_DECIMAL = pa.decimal256(MOST_DIGITS, 0)
 
 
 def reader_type(type_: c.ColumnType, path: Path, variant: ReadVariant) -> pa.DataType:
@@ -52,8 +53,10 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  #
         case c.Float(textual=True):
             return c.arrow_type(leaf), pa.string()
         case c.Decimal(precision=precision, scale=scale) if 18 < precision <= 38:
-            # Wide enough that what has wrapped around is surely seen, see `decimals.py`.
-            return pa.decimal256(76, scale), None
+            # Wide enough that what has wrapped around is surely seen, see `arrow_limits.py`.
+            return pa.decimal256(MOST_DIGITS, scale), None
+        case c.Decimal(precision=precision, scale=scale) if precision < MOST_DIGITS:
+            return c.arrow_type(leaf), pa.decimal256(MOST_DIGITS, scale)
         case c.Float() | c.Bool() | c.Decimal():
             return c.arrow_type(leaf), None
         case _:

@@ -23,15 +23,19 @@ from oncehouse.pipeline.convert.arrow_buffers import text_buffers, text_type
 from oncehouse.pipeline.convert.masks import null_mask
 from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.base import Decoded
+from oncehouse.pipeline.formats.json.arrow_limits import (
+    find_small_exponents,
+    holds_decimal,
+    huge_number_pattern,
+)
 from oncehouse.pipeline.formats.json.columns import (
     ReadVariant,
     convert_column,
     reader_type,
 )
-from oncehouse.pipeline.formats.json.decimals import find_small_exponents, holds_decimal, huge_number_pattern
-from oncehouse.pipeline.formats.json.explain import explain, find_far_exponent
 from oncehouse.pipeline.formats.json.fast_path import MessageLayout, find_followers, find_layout, read_uniform
 from oncehouse.pipeline.formats.json.maps import holds_map, rewrite_maps
+from oncehouse.pipeline.formats.json.message_errors import explain, find_far_exponent
 from oncehouse.pipeline.formats.json.new_fields import (
     MOST_NEW_FIELDS,
     NewFields,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.convert.decimals import has_plain_bytes
-from oncehouse.pipeline.formats.json.explain import Constant, Pairs, load
+from oncehouse.pipeline.formats.json.message_errors import Constant, Pairs, load
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets

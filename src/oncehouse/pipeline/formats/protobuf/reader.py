@@ -20,9 +20,9 @@ from google.protobuf.message_factory import GetMessageClass
 from oncehouse.column_types import types as c
 from oncehouse.common.extras import needs_extra
 from oncehouse.pipeline.convert.convert import convert, repeated_keys, rows_of
-from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask, either
 from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
+from oncehouse.pipeline.convert.value_errors import find_problem
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.formats.protobuf.projection import Wanted, describe_wanted, growths, project
 from oncehouse.pipeline.formats.protobuf.values import (

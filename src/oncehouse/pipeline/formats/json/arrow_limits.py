@@ -1,9 +1,14 @@
-"""Decimals that Arrow's JSON reader cannot be trusted with, found before and behind it.
+"""Numbers that Arrow's JSON reader cannot take as decimals, or takes wrongly: found before it reads, and after.
 
-Which decimal a number may be is decided in `convert/decimals.py`; `explain.py` says why one is refused. Arrow 26 has
-two faults of its own. It divides by a power of ten that it looks up without a look at how far its table goes:
-an exponent below -38 ends the process, so such messages never reach it. And it shifts digits in 128 or 256 bits without
-a look at overflow: numbers with so many digits are looked at again, digit by digit.
+Which decimal a number may be is decided in `convert/decimals.py`; `message_errors.py` says why one is refused. Arrow 26
+has three limits of its own:
+
+- It divides by a power of ten out of a table and does not check that the table has it: an exponent below -38, or too
+  many places behind the point, ends the process or makes another number. Such messages never reach it.
+- It shifts digits in 128 or 256 bits without a check for overflow: numbers with so many digits are checked again, digit
+  by digit.
+- It counts digits as they are written, zeros at the end included: `12.3400000000` is no Decimal(10, 4) to it. Such a
+  field is read in a wider type (`leaf_types` of `columns.py`), up to 76 digits.
 """
 
 from __future__ import annotations
@@ -17,12 +22,15 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers, text_type
+from oncehouse.pipeline.convert.decimals import MOST_DIGITS
 from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.formats.json.columns import leaf_types, leaves
 
-LEAST_EXPONENT = -38
-_EXPONENT = re.compile(r"[eE]-0*([0-9]+)$")
-_SMALL_EXPONENT = r'[:,\[ \t]-?[0-9][0-9.]*[eE]-[0-9]{2,}|"[+-]?[0-9.]+[eE]-[0-9]{2,}"'
+_LEAST_EXPONENT = -38
+_WRITTEN = re.compile(r"[+-]?0*([0-9]*)\.?([0-9]*)(?:[eE]([+-]?)0*([0-9]+))?")
+_LONGEST_EXPONENT = 4  # digits; one with more is beyond every limit
+# With an exponent of one digit only a long number has more places behind the point than Arrow's table has powers.
+_SMALL_EXPONENT = r'[:,\[ \t]-?[0-9][0-9.]*[eE]-[0-9]{2,}|"[+-]?[0-9.]+[eE]-[0-9]{2,}"|[0-9]{60}[eE]-[0-9]'
 _LETTER_CASE = 0x20
 _SAFE_DIGITS = 57
 # Many digits in a row, or an exponent, in a number or in a text that is one; %d is how many.
@@ -35,7 +43,7 @@ def holds_decimal(type_: c.ColumnType) -> bool:
 
 
 def find_small_exponents(texts: pa.Array) -> list[int]:
-    """Messages with a number, or a text that is one, whose exponent is negative and has two digits or more."""
+    """Messages with a number, or a text that is one, whose negative exponent may be too small for the reader."""
     offsets, data = text_buffers(texts)
     inside = data[offsets[0] : offsets[-1]]
     if len(inside) <= 2:
@@ -54,10 +62,28 @@ def find_small_exponents(texts: pa.Array) -> list[int]:
     return [int(row) for row in rows[found]]
 
 
-def has_far_exponent(number: str) -> bool:
-    """Whether the reader must not meet this number as a decimal."""
-    exponent = _EXPONENT.search(number)
-    return exponent is not None and (len(exponent[1]) > 2 or int(exponent[1]) > -LEAST_EXPONENT)
+def find_excess(number: str, type_: pa.DataType) -> str | None:
+    """Why the reader must not meet this number as a decimal of this type; None where it may."""
+    written = _WRITTEN.fullmatch(number)
+    if written is None or written[3] != "-":
+        return None
+    if len(written[4]) > _LONGEST_EXPONENT or int(written[4]) > -_LEAST_EXPONENT:
+        return f"an exponent below {_LEAST_EXPONENT}"
+    powers = MOST_DIGITS if pa.types.is_decimal256(type_) else MOST_DIGITS // 2
+    dropped = len(written[2]) + int(written[4]) - type_.scale
+    return f"more than {powers} places behind those of the type" if dropped > powers else None
+
+
+def count_digits(number: str) -> int:
+    """The digits that the reader counts: all as they are written, and the zeros that an exponent adds; 0 of a text."""
+    written = _WRITTEN.fullmatch(number)
+    if written is None:
+        return 0
+    digits = len(written[1]) + len(written[2])
+    if written[4] is None or written[3] == "-":
+        return digits
+    exponent = int(written[4][:_LONGEST_EXPONENT])
+    return digits + max(exponent - len(written[2]), 0)
 
 
 def huge_number_pattern(types: Iterable[c.ColumnType]) -> str | None:

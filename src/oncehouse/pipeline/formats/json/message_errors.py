@@ -1,8 +1,8 @@
-"""Why a message cannot be read as the declared fields, in words; and in which variant it is written.
+"""Why a JSON message is rejected, in the words of its dead letter; and in which variant a message is written.
 
 Slow and exact, one message at a time: only messages of a block that did not parse come here, and messages
 that are rejected. It explains; the verdict itself is always that of the block-wise reader, so that a row
-never depends on its neighbours.
+never depends on its neighbours. Why a value of another format is rejected is in `convert/value_errors.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.decimals import MOST_DIGITS, exact_decimal
 from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.convert.times import parse_times
+from oncehouse.pipeline.formats.json.arrow_limits import count_digits, find_excess
 from oncehouse.pipeline.formats.json.columns import ITEM, VALUE, Path, ReadVariant, convert_column, leaf_types
-from oncehouse.pipeline.formats.json.decimals import LEAST_EXPONENT, has_far_exponent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,13 +190,11 @@ class _MessageWalker:
             self.note(Reason.NOT_JSON, where, f"{value} is not JSON")
             return
         usual, second = leaf_types(leaf)
-        if pa.types.is_decimal(usual) and isinstance(value, str) and has_far_exponent(value):
-            self.far_exponent = RejectionCause(
-                reason=Reason.OUT_OF_RANGE, detail=f"{where}: an exponent below {LEAST_EXPONENT}"
-            )
         is_number, is_text = isinstance(value, RawNumber), type(value) is str
-        text_first = pa.types.is_string(usual)
-        if second is not None and (is_number if text_first else is_text):
+        is_decimal = pa.types.is_decimal(usual) and (is_number or is_text)
+        if is_decimal and (excess := find_excess(value, usual)) is not None:
+            self.far_exponent = RejectionCause(reason=Reason.OUT_OF_RANGE, detail=f"{where}: {excess}")
+        if second is not None and _comes_second(value, usual, is_number=is_number, is_text=is_text):
             self.second_way.add(path)
         if is_text and _has_half_surrogate(value):
             self.note(Reason.NOT_JSON, where, "half of a surrogate pair")
@@ -208,6 +206,15 @@ class _MessageWalker:
             self._note_kind(value, leaf, where)
         elif reason is not None:
             self.note(reason, where, f"outside of {c.clickhouse_name(leaf)}")
+        elif is_decimal and count_digits(value) > MOST_DIGITS:
+            self.note(Reason.OUT_OF_RANGE, where, f"more than {MOST_DIGITS} digits as it is written")
+
+
+def _comes_second(value: Any, usual: pa.DataType, *, is_number: bool, is_text: bool) -> bool:
+    """Whether this value is read the second way of its type, where it has two (`leaf_types`)."""
+    if pa.types.is_decimal(usual):
+        return (is_number or is_text) and count_digits(value) > usual.precision
+    return is_number if pa.types.is_string(usual) else is_text
 
 
 def _has_half_surrogate(text: str) -> bool:

@@ -1,7 +1,8 @@
-"""Why a value cannot be of its declared type, in words for its dead character.
+"""Why a value cannot be of its declared type, in the words of its dead letter.
 
 Slow and exact, one row at a time: only rows that `convert.py` has marked come here. The words name the place
-inside the value and what is wrong, and never repeat the value.
+inside the value and what is wrong, and never repeat the value. JSON messages, whose text has more to say, are explained
+in `formats/json/message_errors.py`.
 """
 
 from __future__ import annotations
