@@ -57,6 +57,6 @@ def test_a_batch_of_a_sync_that_is_there_is_not_inserted_again(clickhouse, postg
 def test_a_sync_that_overlooks_the_blocks_of_others_is_noticed(
     clickhouse, postgres_url, database, monkeypatch
 ):
-    monkeypatch.setattr(batch_arrival, "may_be_forgotten", lambda *_, **__: False)
+    monkeypatch.setattr(batch_arrival, "may_forget_pending_batch", lambda *_, **__: False)
     rows, people, seen = sync_after_a_lost_answer(clickhouse, postgres_url, database)
     assert (rows, people, seen) == (2 * PEOPLE, PEOPLE, 2 * PEOPLE)

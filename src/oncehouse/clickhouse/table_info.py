@@ -1,7 +1,7 @@
-"""What a destination table is, as far as inserting once depends on it: frozen facts, read and not judged.
+"""What a destination table is, as far as inserting once depends on it: frozen facts, read and not evaluated.
 
-Reads ClickHouse's system tables only. `preflight.py` judges the facts; loader and verify ask them how far
-the table's memory of tokens reaches and whether counting its rows proves anything.
+Reads ClickHouse's system tables only. `preflight/table.py` evaluates the facts; the load stage and verify ask them how
+far the table's memory of tokens reaches and whether counting its rows proves anything.
 """
 
 from __future__ import annotations

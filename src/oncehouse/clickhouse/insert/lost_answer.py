@@ -3,7 +3,13 @@
 An attempt whose answer was lost may have inserted its rows. The next one ends what is left of it (`end_attempts`),
 counts the batch's rows in the table and decides (`decide_retry`): insert again under the same token, take the batch
 for inserted, or stop because the table holds a part of it. Whether the table still remembers the token is known from
-`pipeline/load/attempt.py`.
+`pipeline/load/attempt.py`; that an answer was lost is known from the catalog (`Attempt.may_have_sent`), from which
+`pipeline/load/insert_task.py` makes the request's `outcome_unknown`.
+
+The same question has other answers elsewhere. Model sync counts rows by the number of their reading
+(`sync/rounds/batch_arrival.py`), the scheduler by the positions of a range (`find_presence` of
+`etl/steps/range_presence.py`), and only when the table may have forgotten the token. The batch consumer's handler
+(`messaging/clickhouse_handler.py`) always sends a batch again under its token and counts nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +50,9 @@ class RetryDecision(StrEnum):
 def decide_retry(request: InsertRequest, *, found: int) -> RetryDecision:
     """What to do when earlier attempts are ended and the table holds `found` rows of the batch.
 
-    Rows that are there are never sent again, whatever is known of the token: views are proven in other ways.
+    - All rows: they are never sent again, whatever is known of the token, because views are proven in other ways.
+    - A part of them: the batch is sent again if the table surely remembers its token and so drops what it has.
+    - None: it is sent again, unless the token may be forgotten and the table merges rows away.
     """
     if found > request.rows:
         return RetryDecision.PARTLY_THERE

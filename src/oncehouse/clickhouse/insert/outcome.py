@@ -24,7 +24,7 @@ class InsertRequest:
     earlier_began: float | None = None
     """When the first of them began."""
     outcome_unknown: bool
-    """An earlier attempt may have written rows."""
+    """An earlier attempt may have written rows (`Attempt.may_have_sent` of the catalog)."""
     may_be_forgotten: bool
     """The table may no longer remember the batch's token (see `TableFacts.remembers`)."""
     merges_rows: bool

@@ -1,27 +1,21 @@
-"""Whether a Fact table remembers what was inserted, and what it holds when it may have forgotten: before a step.
+"""Whether a Fact table remembers what was inserted: before a step.
 
 A step relies on the table's memory of tokens. A table that remembers nothing is refused with the statement that
-helps. When an open range is older than the memory, the rows themselves are counted, and nothing is inserted blindly.
+helps. What a table holds that may have forgotten is in `range_presence.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
-from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Template, Topic
-from oncehouse.etl.state.topic_state import OpenRange
-from oncehouse.etl.steps.source_ranges import count_range
 
 LEAST_BLOCKS = 100
-_SAFE_SHARE = 0.5
-"""Share of a time-bound memory that is relied on: clocks differ, and clean-up is early at times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +27,6 @@ class DestinationTable:
     """Of all of them, the one that remembers the fewest blocks."""
     window_seconds: float | None
     """After so long the first of them forgets; None: by number only."""
-
-
-class Presence(StrEnum):
-    THERE = "there"
-    ABSENT = "absent"
-    REMEMBERED = "remembered"
-    """The table itself will drop what it has."""
 
 
 def check_destination(client: Client, topic: Topic) -> DestinationTable:
@@ -116,42 +103,3 @@ def _read_view_targets(client: Client, facts: TableFacts) -> tuple[TableFacts, .
     )
     found = (describe_table(client, name) for (name,) in rows if name.count(".") == 1)
     return tuple(target for target in found if target is not None and target.is_merge_tree)
-
-
-def find_presence(
-    client: Client,
-    topic: Topic,
-    opened: OpenRange,
-    *,
-    now_ms: int,
-    count_expected: Callable[[], int],
-    count_found: Callable[[], int] | None = None,
-) -> Presence:
-    """Whether an open range's rows are in the table already. `count_found` counts those that are there."""
-    found_table = check_destination(client, topic)
-    facts, window_seconds = found_table.facts, found_table.window_seconds
-    age_seconds = (now_ms - opened.since_ms) / 1000
-    # A clock that was set back says nothing of how old the range is.
-    is_young = window_seconds is None or 0 <= age_seconds < window_seconds * _SAFE_SHARE
-    if is_young and not opened.steps_since:
-        return Presence.REMEMBERED
-    if not facts.column("pos") or not facts.column("id"):
-        raise PermanentError(
-            f"Topic {topic.topic}: its range was begun {age_seconds:.0f} s and {opened.steps_since} steps ago, "
-            f"{topic.dst} may have forgotten it, and has no columns pos and id by which its rows could be found. Look "
-            f"whether they are there; then `oncehouse etl seek {topic.topic}` to its end or its start, with --force."
-        )
-    expected = count_expected()
-    if count_found is None:
-        found = count_range(client, topic.dst, last=opened.last, next_=opened.next)
-    else:
-        found = count_found()
-    if found == 0:
-        return Presence.ABSENT
-    if found == expected and not facts.views:
-        return Presence.THERE
-    raise PermanentError(
-        f"Topic {topic.topic}: {topic.dst} holds {found} of the {expected} rows of its open range, and no longer "
-        f"remembers the insert. Delete them (and what its {len(facts.views)} materialized views made of them) and "
-        "let the step run again, or seek past the range with --force."
-    )

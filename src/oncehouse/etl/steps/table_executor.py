@@ -19,7 +19,7 @@ from oncehouse.etl.state.backfill_transitions import mark_covered
 from oncehouse.etl.state.topic_lease import TopicWorker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps import table_swap
-from oncehouse.etl.steps.destination_check import Presence, explain_overflow, find_presence
+from oncehouse.etl.steps.destination_check import explain_overflow
 from oncehouse.etl.steps.late_row_repair import count_built
 from oncehouse.etl.steps.operations import (
     DropStagingTables,
@@ -37,6 +37,7 @@ from oncehouse.etl.steps.operations import (
     WriteLast,
     WriteNext,
 )
+from oncehouse.etl.steps.range_presence import Presence, find_presence
 from oncehouse.etl.steps.range_sizing import RangeSizing
 from oncehouse.etl.steps.source_rows import insert_range
 from oncehouse.etl.steps.stale_queries import make_query_id

@@ -1,7 +1,7 @@
 """What an attempt to load a batch starts with: its session on the server, and what is known of earlier attempts.
 
 If the answer of an earlier attempt was lost, its token decides whether a repeated INSERT is harmless. `is_doubtful`
-says whether the table may have forgotten that token; `may_be_forgotten` is its pure core. The number of blocks that
+says whether the table may have forgotten that token; `may_forget_attempt` is its pure core. The number of blocks that
 the table has taken comes with the request that opens the session. What follows from it is decided in
 `clickhouse/insert/lost_answer.py`.
 """
@@ -65,7 +65,7 @@ def is_doubtful(
         attempts = batches.count_attempts(catalog, table, since=first.started_at)
         return attempts * (_MOST_PARTITIONS if facts is not None and facts.partition_key else 1)
 
-    return may_be_forgotten(
+    return may_forget_attempt(
         facts,
         blocks=blocks_since([past.block_count for past in doubtful], now.block_count, count_own),
         seconds=now.started_at - first.started_at,
@@ -98,7 +98,7 @@ def blocks_since(counts: Sequence[str | None], now: str | None, count_own: Calla
     return None if blocks is None else max(blocks, own)
 
 
-def may_be_forgotten(
+def may_forget_attempt(
     facts: TableFacts | None,
     *,
     blocks: int | None,

@@ -37,7 +37,7 @@ from oncehouse.pipeline.dead_letters.reader import may_hold
 from oncehouse.pipeline.dedup.index_compaction import rebuild
 from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.load.absence_proof import end_parked
+from oncehouse.pipeline.load.parked_inserts import end_parked_inserts
 from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay
 from oncehouse.pipeline.requests.rekey import RekeyJob
 from oncehouse.pipeline.requests.table_refill import gone_batches, refill
@@ -331,7 +331,7 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         catalog, statuses=[BatchStatus.IN_CLICKHOUSE, BatchStatus.PARKED], table=name
     )
     client = connect(pipeline.clickhouse)
-    end_parked(client, pipeline, catalog, candidates)
+    end_parked_inserts(client, pipeline, catalog, candidates)
     counts = count_by_batch(client, table.name, table.batch_column)
     facts = describe_table(client, table.name)
     if counts and facts is not None and facts.loses_rows:

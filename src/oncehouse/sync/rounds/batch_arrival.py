@@ -1,5 +1,8 @@
 """Whether a batch that was kept may be sent again under its token, or its rows are in the table already.
 
+For batches of the pipeline `clickhouse/insert/lost_answer.py` decides this, for ranges of the scheduler
+`etl/steps/range_presence.py`.
+
 ClickHouse forgets a token after a number of blocks, whichever client inserted them, and a replicated table after a
 time. Until then a repeat adds nothing. Afterwards only the table can tell: where each row carries the number of its
 reading, which no other batch has. Where it cannot, nothing is sent, because rows that come twice would stay.
@@ -30,12 +33,15 @@ def read_count(sync: type[ModelSync]) -> str | None:
     return None if count is None else str(count)
 
 
-def has_arrived(sync: type[ModelSync], kept: PendingBatch) -> bool:
-    """False: the batch may be sent again. PermanentError where that cannot be told."""
+def needs_no_resend(sync: type[ModelSync], kept: PendingBatch) -> bool:
+    """True: the table has its rows. False: it may be sent again, because the table drops or lacks them.
+
+    PermanentError where neither can be known.
+    """
     client, declared = sync.open_clickhouse(), sync.declaration()
     facts = describe_table(client, declared.table)
     now = read_block_count(client, declared.table, facts)
-    if not may_be_forgotten(facts, kept, now, seconds_ahead=client.config.insert_timeout):
+    if not may_forget_pending_batch(facts, kept, now, seconds_ahead=client.config.insert_timeout):
         return False
     column = declared.engine.number_column()
     if column is None or facts is None or facts.loses_rows:
@@ -56,7 +62,7 @@ def has_arrived(sync: type[ModelSync], kept: PendingBatch) -> bool:
     return found > 0
 
 
-def may_be_forgotten(
+def may_forget_pending_batch(
     facts: TableFacts | None, kept: PendingBatch, now: BlockCount | None, *, seconds_ahead: float
 ) -> bool:
     """Whether the table may have lost the token since the batch was kept, or may before a repeat is done.

@@ -28,7 +28,7 @@ from oncehouse.sync.model.arrow_rows import make_block
 from oncehouse.sync.model.declaration import Declaration
 from oncehouse.sync.model.engines import KeyReading, Replacing, Row
 from oncehouse.sync.model.model_sync import ModelSync, RunResult
-from oncehouse.sync.rounds.batch_arrival import has_arrived, read_count
+from oncehouse.sync.rounds.batch_arrival import needs_no_resend, read_count
 from oncehouse.sync.rounds.lease import SyncLease, hold_lease
 from oncehouse.sync.rounds.pending_batch import PendingBatch, delete_batch, find_pending_batch, store_batch
 from oncehouse.sync.table.ddl import check_sync_table
@@ -179,7 +179,7 @@ def send_pending(sync: type[ModelSync], lease: SyncLease) -> PendingBatch | None
     declared = sync.declaration()
     kept = None if declared.engine.is_idempotent else find_pending_batch(lease.engine, declared.name)
     if kept is not None:
-        send(sync, lease, kept, is_there=kept.block.num_rows > 0 and has_arrived(sync, kept))
+        send(sync, lease, kept, is_there=kept.block.num_rows > 0 and needs_no_resend(sync, kept))
     return kept
 
 

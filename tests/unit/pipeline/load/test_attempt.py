@@ -21,7 +21,7 @@ from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Attempt, Batch, BatchStatus
 from oncehouse.pipeline.load import attempt as attempts
 from oncehouse.pipeline.load import insert_task
-from oncehouse.pipeline.load.attempt import blocks_since, is_doubtful, may_be_forgotten, open_attempt
+from oncehouse.pipeline.load.attempt import blocks_since, is_doubtful, may_forget_attempt, open_attempt
 
 FACTS = TableFacts(
     database="d",
@@ -41,7 +41,7 @@ THEN = BlockCount(uuid="u", blocks=5000)
 
 def forgotten(blocks, *, seconds=10.0, ahead=0.0, facts=FACTS, then=THEN, uuid="u"):
     now = None if blocks is None else str(BlockCount(uuid=uuid, blocks=THEN.blocks + blocks))
-    return may_be_forgotten(
+    return may_forget_attempt(
         facts,
         blocks=blocks_since([str(then)], now, lambda: 0),
         seconds=seconds,

@@ -1,7 +1,8 @@
-"""What has to be over before a table can prove that rows are absent: every INSERT that may still be on its way.
+"""INSERTs of parked batches: all must have ended before the table can prove that their rows are absent.
 
-An INSERT that runs is listed by the server; one whose body is still arriving shows by its session alone, and without
-sessions by nothing: then only time proves that it does not come any more.
+A refill of a table (`requests/handler.py`) asks for it, before it sends their rows again in other batches. An INSERT
+that runs is listed by the server; one whose body is still arriving shows by its session alone, and without sessions by
+nothing: then only time proves that it does not come any more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from oncehouse.ledger.models import Attempt, Batch
 
 
-def end_parked(client: Client, pipeline: Pipeline, catalog: Catalog, candidates: Sequence[Batch]) -> None:
+def end_parked_inserts(
+    client: Client, pipeline: Pipeline, catalog: Catalog, candidates: Sequence[Batch]
+) -> None:
     """End what may still be on its way of parked batches; raises TransientError while anything is."""
     for batch in candidates:
         if batch.status is not BatchStatus.PARKED:

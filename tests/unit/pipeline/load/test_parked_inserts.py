@@ -1,4 +1,4 @@
-"""What has to be over before rows count as absent: also an INSERT that no list of the server shows."""
+"""INSERTs of parked batches end before rows count as absent: also one that no list of the server shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Attempt, Batch, BatchStatus
-from oncehouse.pipeline.load.absence_proof import end_parked
+from oncehouse.pipeline.load.parked_inserts import end_parked_inserts
 
 NOW = 10_000.0
 
@@ -72,7 +72,7 @@ def end(monkeypatch, server, attempts, *, sessions=True):
         max_clock_difference=60.0,
     )
     found = [batch("loaded", BatchStatus.IN_CLICKHOUSE), batch("parked", BatchStatus.PARKED)]
-    end_parked(server, pipeline, SimpleNamespace(now=lambda: NOW), found)
+    end_parked_inserts(server, pipeline, SimpleNamespace(now=lambda: NOW), found)
 
 
 def test_sessions_of_parked_attempts_that_may_have_sent_are_ended(monkeypatch):
