@@ -138,7 +138,7 @@ def test_an_insert_that_is_released_after_its_token_is_forgotten_adds_nothing(ma
 
 @pytest.mark.defect("INSERT held on its way")
 def test_a_server_that_asks_for_no_session_is_noticed(make_pipeline, proxy, monkeypatch):
-    monkeypatch.setattr(attempt, "opening_settings", lambda _: {})
+    monkeypatch.setattr(attempt, "make_open_settings", lambda _: {})
     live_pipeline = make_pipeline(clickhouse={"insert_sessions": False})
     hold_an_insert(live_pipeline, proxy)
     assert proxy.late_answers == [0]

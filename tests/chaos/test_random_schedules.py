@@ -304,7 +304,7 @@ def insert_where_all_is_there() -> Iterator[None]:
 
 def send_however_late() -> Iterator[None]:
     """A process that stood still sends its INSERT when it wakes up."""
-    with patch.object(send_guard._Sending, "require_time", lambda _: None):
+    with patch.object(send_guard._SendLimit, "require_time", lambda _: None):
         yield
 
 

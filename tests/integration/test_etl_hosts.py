@@ -269,7 +269,7 @@ def take_open_for_done(patch: pytest.MonkeyPatch) -> None:
         row = decision.offset
         self.store.change(row.topic, lambda now, _ms: replace(now, last=now.next, state="", hostid=""))
 
-    patch.setattr(StepPlanner, "_plan_again", plan)
+    patch.setattr(StepPlanner, "_plan_repeat", plan)
 
 
 def cut_anew(patch: pytest.MonkeyPatch) -> None:

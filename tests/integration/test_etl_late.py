@@ -74,11 +74,11 @@ def test_a_source_without_new_inserts_is_not_counted_again(shop, monkeypatch):
         monkeypatch.setattr(
             "oncehouse.etl.scheduler.late_rows.count_covered", lambda _client, asked: [0 for _ in asked]
         )
-        assert not scheduler.look_for_late_rows(at_once=True)
+        assert not scheduler.find_late_rows(at_once=True)
         before = read_insertions(shop.client, [source])
         shop.add(1, 1, at_ms=100)
         assert read_insertions(shop.client, [source]) != before
-        assert scheduler.look_for_late_rows(at_once=True)
+        assert scheduler.find_late_rows(at_once=True)
 
 
 def test_of_all_hosts_one_looks_at_a_time(shop):

@@ -162,7 +162,7 @@ def test_late_rows_are_written_down_whole_though_another_host_fills_its_own_list
     shop.add(1000, 30, at_ms=5)
     repairing = replace(shop.topic, late=LatePolicy.REPAIR)
     with shop.scheduler(repairing, hostid="slow") as scheduler:
-        scheduler.look_for_late_rows(at_once=True)
+        scheduler.find_late_rows(at_once=True)
         (step,) = scheduler.plan()
         freeze = next(one for one in step.operations if isinstance(one, Freeze))
         command = shop.client.command

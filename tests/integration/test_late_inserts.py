@@ -20,7 +20,7 @@ from oncehouse.clickhouse.insert.deadline import Deadline, Moment, read_moment
 from oncehouse.clickhouse.insert.insert_batch import encode, insert_batch
 from oncehouse.clickhouse.insert.outcome import AlreadyThere, Inserted, Retryable
 from oncehouse.clickhouse.insert.repeatable_block import repeatable_settings
-from oncehouse.clickhouse.insert.session_fence import opening_settings, session_settings
+from oncehouse.clickhouse.insert.session_fence import make_open_settings, session_settings
 from oncehouse.clickhouse.insert.view_proof import has_finished
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.common.query_ids import attempt_query_id
@@ -53,13 +53,13 @@ def in_session(client, **changes):
     """A first attempt whose session stands open, as the driver opens it."""
     request = first_attempt(ROWS, **changes)
     session = attempt_query_id(request.batch_id, 1)
-    client.query("SELECT 1", settings=opening_settings(session))
+    client.query("SELECT 1", settings=make_open_settings(session))
     return replace(request, session=session)
 
 
 def again(client, request):
     session = attempt_query_id(request.batch_id, request.attempt + 1)
-    client.query("SELECT 1", settings=opening_settings(session))
+    client.query("SELECT 1", settings=make_open_settings(session))
     earlier = (*request.earlier_sessions, request.session)
     return replace(next_attempt(request), session=session, earlier_sessions=earlier)
 
@@ -203,7 +203,7 @@ def test_a_user_who_may_not_see_parts_opens_a_session_all_the_same(client, click
     create(client)
     narrow = connect(ClickHouse(url=clickhouse.url, user="of_one_table", password=PASSWORD))
     facts = describe_table(client, "events")
-    assert read_block_count(narrow, f"{database}.events", facts, opening_settings("narrow")) is None
+    assert read_block_count(narrow, f"{database}.events", facts, make_open_settings("narrow")) is None
     assert narrow.query("SELECT 1", settings={"session_id": "narrow", "session_check": 1}) == [(1,)]
 
 

@@ -17,11 +17,11 @@ from sqlalchemy import func, insert, select, text, update
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.sync.changes.change import format_key
-from oncehouse.sync.model.model_sync import RunResult, registered_syncs
+from oncehouse.sync.model.model_sync import SyncRunResult, registered_syncs
 from oncehouse.sync.rounds import round as rounds
 from oncehouse.sync.rounds.lease import hold_lease
 from oncehouse.sync.rounds.runner import FailedRun, run_once, run_until_stopped
-from oncehouse.sync.state import look_up_state
+from oncehouse.sync.state import read_sync_state
 from oncehouse.sync.tables import lease_tables, operations, states
 from synced_shop import Shop, add_people, open_synced_shop
 
@@ -90,7 +90,7 @@ def test_every_kind_of_value_arrives(shop):
 def test_a_run_drains_what_waits_in_rounds(shop):
     Customer.objects.using(shop.alias).bulk_create([Customer(name=str(n)) for n in range(120)])
     # The last one looks whether something came out of order.
-    assert CustomerSync.sync_batch_from_storage() == RunResult(
+    assert CustomerSync.sync_batch_from_storage() == SyncRunResult(
         sync="CustomerSync", rounds=4, operations=120, rows=120
     )
     assert len(customers(shop)) == 120
@@ -184,15 +184,15 @@ def test_a_failure_is_noted_told_and_loses_nothing_and_others_go_on(shop, monkey
     assert isinstance(failed, FailedRun)
     assert isinstance(failed.error, ConfigurationError)
     assert told == [failed.error]
-    assert fine == RunResult(sync="OrderSync", rounds=1, operations=1, rows=1)
-    state = look_up_state(CustomerSync.open_source(), "CustomerSync")
+    assert fine == SyncRunResult(sync="OrderSync", rounds=1, operations=1, rows=1)
+    state = read_sync_state(CustomerSync.open_source(), "CustomerSync")
     assert (state.failures, state.synced_seconds_ago) == (1, None)
     assert "does not exist" in state.last_error
     assert len(shop.waiting(CustomerSync)) == 1
     client.command("RENAME TABLE away TO customers")
     CustomerSync.sync_batch_from_storage()
     assert customers(shop) == [("Ann", False)]
-    assert look_up_state(CustomerSync.open_source(), "CustomerSync").failures == 0
+    assert read_sync_state(CustomerSync.open_source(), "CustomerSync").failures == 0
 
 
 def test_an_insert_whose_answer_was_lost_is_harmless(shop, monkeypatch):
@@ -499,7 +499,7 @@ def test_batches_of_a_backlog_are_sent_while_the_next_are_read(shop, monkeypatch
     assert sum(name.startswith("sync CustomerSync") for name in threads) == 3
     assert customers(shop) == sorted((one.name, one.vip) for one in people)
     assert shop.waiting(CustomerSync) == []
-    assert look_up_state(CustomerSync.open_source(), "CustomerSync").rows_synced == 175
+    assert read_sync_state(CustomerSync.open_source(), "CustomerSync").rows_synced == 175
 
 
 def test_an_operation_that_commits_behind_those_that_were_listed_is_in_the_same_run(shop, monkeypatch):
@@ -530,7 +530,7 @@ def test_a_batch_that_fails_beside_the_next_reading_ends_the_run_and_is_read_aga
     note_sends(monkeypatch, at=2, act=refuse)
     with pytest.raises(TransientError, match="ClickHouse is away"):
         CustomerSync.sync_batch_from_storage()
-    state = look_up_state(CustomerSync.open_source(), "CustomerSync")
+    state = read_sync_state(CustomerSync.open_source(), "CustomerSync")
     assert (state.failures, state.rows_synced) == (1, 50)
     assert len(shop.waiting(CustomerSync)) == 125
     CustomerSync.sync_batch_from_storage()

@@ -11,11 +11,11 @@ import pytest
 
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync.backfill.replay import parse_typed_key, register_keys_again, register_since
+from oncehouse.sync.backfill.replay import parse_typed_key, register_since, reregister_keys
 from oncehouse.sync.rounds.runner import run_once
 from oncehouse.sync.verify import verify as verifying
 from oncehouse.sync.verify.repair import verify_and_repair
-from oncehouse.sync.verify.verify import Difference, VerifyReport, verify
+from oncehouse.sync.verify.verify import Difference, SyncVerifyReport, verify
 from sync_stall import SYNCS as STALL_SYNCS
 from sync_stall import Boss, Buyer, Chair, GiftSale, Line, Person, Sale, SaleSync, Tag, open_synced_stall
 from synced_shop import Shop, add_people, open_synced_shop
@@ -47,11 +47,11 @@ def make_people(shop: Shop, count: int) -> list[Customer]:
     return people
 
 
-def look(sync: Any = CustomerSync, **options: Any) -> VerifyReport:
+def look(sync: Any = CustomerSync, **options: Any) -> SyncVerifyReport:
     return verify(sync, **{"keys_a_range": 8, **options})
 
 
-def found(report: VerifyReport) -> dict[str, list[str]]:
+def found(report: SyncVerifyReport) -> dict[str, list[str]]:
     return {kind.value: sorted(keys) for kind, keys in report.differences.items() if keys}
 
 
@@ -117,7 +117,7 @@ def test_what_waits_is_no_difference(shop):
 def test_writers_that_go_on_raise_no_alarm(shop, monkeypatch):
     people = make_people(shop, 20)
     stop = threading.Event()
-    monkeypatch.setattr(verifying, "_LOOKS", 4)
+    monkeypatch.setattr(verifying, "_READS", 4)
 
     def write() -> None:
         turn = 0
@@ -217,7 +217,7 @@ def test_so_many_differences_that_a_backfill_is_better_end_the_search(shop, monk
 def test_keys_and_times_are_replayed(shop):
     people = make_people(shop, 5)
     make_tables(SeatSync)
-    assert register_keys_again(CustomerSync, [parse_typed_key(CustomerSync, str(people[0].pk).upper())]) == 1
+    assert reregister_keys(CustomerSync, [parse_typed_key(CustomerSync, str(people[0].pk).upper())]) == 1
     assert shop.waiting(CustomerSync) == [("update", f'["{people[0].pk}"]')]
     assert CustomerSync.sync_batch_from_storage().rows == 1
     later = datetime.now(UTC)

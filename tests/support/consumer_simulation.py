@@ -132,7 +132,7 @@ class ConsumerSimulation:
             clock=self.clock,
             metrics=NoMetrics(),
             shutdown_limits=ShutdownLimits(),
-            chance=lambda: self.dice,
+            jitter=lambda: self.dice,
         )
         runner.open()
         self.members.append(Member(runner=runner, executor=executor, client=client))

@@ -97,7 +97,7 @@ def read_unique_ids(
         yield found.column("id_hi").to_numpy(), found.column("id_lo").to_numpy()
 
 
-def running_inserts(client: Client, table: str) -> tuple[str, ...]:
+def find_running_inserts(client: Client, table: str) -> tuple[str, ...]:
     """Query ids of inserts into the table that a pipeline has sent and that are not over."""
     rows = client.query(
         "SELECT query_id FROM system.processes WHERE query_kind = 'Insert' "

@@ -26,9 +26,9 @@ from clickhouse_connect.driver.httpclient import HttpClient
 
 from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
 from oncehouse.clickhouse.error_codes import ErrorCode
-from oncehouse.clickhouse.errors import Failure, Kind, classify
+from oncehouse.clickhouse.errors import Failure, FailureKind, classify
 from oncehouse.clickhouse.identifiers import quote, quote_table
-from oncehouse.clickhouse.insert.send_guard import guard, sending_until
+from oncehouse.clickhouse.insert.send_guard import guard, guard_sends
 from oncehouse.clickhouse.server_names import report_server_names
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
@@ -50,7 +50,7 @@ _CHUNK_BYTES = 1 << 20
 _PING_SECONDS = 3.0
 # Answers decide what is inserted: none may be an old one, or a part of one that a profile lets pass for the whole.
 _HONEST: Mapping[str, str | int] = {"async_insert": 0, "use_query_cache": 0, **WHOLE_ANSWERS}
-_FRAME = re.compile(
+_DRIVER_PREFIX = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: | \(for url [^)]*\)$|\bHTTPS?Connection\([^)]*\): "
 )
 _DRIVER_ERRORS = (driver.Error, transport.HTTPError, OSError)
@@ -169,7 +169,7 @@ class Client:
         deadline: Deadline | None,
     ) -> None:
         quoted_table = quote_table(table)
-        with sending_until(deadline, in_flight_seconds=self.insert_timeout_seconds):
+        with guard_sends(deadline, in_flight_seconds=self.insert_timeout_seconds):
             self._call(
                 lambda http: http.raw_insert(
                     quoted_table, quoted_columns, _in_chunks(body), dict(settings), fmt=form
@@ -221,17 +221,17 @@ def failure_of(error: OncehouseError) -> Failure:
     cause = error.__cause__
     if isinstance(cause, _DRIVER_ERRORS):
         return classify(cause)
-    kind = Kind.TRANSIENT if isinstance(error, TransientError) else Kind.PERMANENT
+    kind = FailureKind.TRANSIENT if isinstance(error, TransientError) else FailureKind.PERMANENT
     return Failure(kind=kind, message=str(error), outcome_unknown=False)
 
 
 def error_class(failure: Failure) -> type[OncehouseError]:
     match failure.kind:
-        case Kind.TRANSIENT:
+        case FailureKind.TRANSIENT:
             return TransientError
-        case Kind.CONFIGURATION:
+        case FailureKind.CONFIGURATION:
             return ConfigurationError
-        case Kind.PERMANENT | Kind.UNLISTED:
+        case FailureKind.PERMANENT | FailureKind.UNLISTED:
             return PermanentError
 
 
@@ -308,28 +308,28 @@ def _say(failure: Failure, config: ClickHouse, address: str, check_command: str 
 
 def essence(message: str) -> str:
     """What the server or the connection said, without the driver's frame around it and advice of others."""
-    text = _FRAME.sub("", message.partition("\n\n")[0]).strip()
+    text = _DRIVER_PREFIX.sub("", message.partition("\n\n")[0]).strip()
     return text or message
 
 
 def _advise(failure: Failure, check_command: str | None) -> str:
     of = "" if check_command is None else "clickhouse."
     match failure.kind:
-        case Kind.TRANSIENT if not failure.outcome_unknown and failure.code is None:
+        case FailureKind.TRANSIENT if not failure.outcome_unknown and failure.code is None:
             return f"Check that the server runs and that {of}url names its HTTP port (often 8123 or 8443)."
-        case Kind.TRANSIENT:
+        case FailureKind.TRANSIENT:
             return "This may pass by itself; the same call can be tried again."
-        case Kind.CONFIGURATION if failure.code is None:
+        case FailureKind.CONFIGURATION if failure.code is None:
             return f"Check {of}url, {of}verify_tls and {of}ca_file."
-        case Kind.CONFIGURATION if failure.code == ErrorCode.UNKNOWN_DATABASE:
+        case FailureKind.CONFIGURATION if failure.code == ErrorCode.UNKNOWN_DATABASE:
             where = "url (of model sync: db_name)" if check_command is None else "clickhouse.url"
             return f"Create the database, or correct its name: in {where}, or before the dot in the table's name."
-        case Kind.CONFIGURATION:
+        case FailureKind.CONFIGURATION:
             return f"Check {of}user and {of}password, and the user's grants and settings profile."
-        case Kind.PERMANENT | Kind.UNLISTED:
-            look = (
+        case FailureKind.PERMANENT | FailureKind.UNLISTED:
+            next_step = (
                 f"run `{check_command}` to see what does not fit"
                 if check_command
                 else "look at what does not fit"
             )
-            return f"Trying again will not help by itself; {look}."
+            return f"Trying again will not help by itself; {next_step}."

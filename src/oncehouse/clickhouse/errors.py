@@ -22,7 +22,7 @@ from clickhouse_connect.driver import exceptions as driver
 from oncehouse.clickhouse import error_codes
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     TRANSIENT = "transient"
     PERMANENT = "permanent"
     CONFIGURATION = "configuration"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    kind: Kind
+    kind: FailureKind
     message: str
     code: int | None = None
     name: str = ""
@@ -58,15 +58,15 @@ def classify_code(code: int, message: str, name: str = "") -> Failure:
     """Classify an exception that ClickHouse itself reported, by its code."""
     if code == error_codes.ErrorCode.TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in message:
         # The code of too many parts, but here the batch's own rows spread too wide: waiting will not help.
-        return Failure(kind=Kind.PERMANENT, code=code, name=name, message=message)
+        return Failure(kind=FailureKind.PERMANENT, code=code, name=name, message=message)
     if code in error_codes.CONFIGURATION:
-        kind = Kind.CONFIGURATION
+        kind = FailureKind.CONFIGURATION
     elif code in error_codes.TRANSIENT:
-        kind = Kind.TRANSIENT
+        kind = FailureKind.TRANSIENT
     elif code in error_codes.PERMANENT:
-        kind = Kind.PERMANENT
+        kind = FailureKind.PERMANENT
     else:
-        kind = Kind.UNLISTED
+        kind = FailureKind.UNLISTED
     return Failure(
         kind=kind,
         code=code,
@@ -81,8 +81,9 @@ def classify_status(status: int, message: str) -> Failure:
     """Classify an answer without a ClickHouse code: it comes from a proxy, or from another program."""
     if status in {408, 425, 429} or status >= 500:
         # A gateway may have passed the insert on before it gave up.
-        return Failure(kind=Kind.TRANSIENT, message=message)
-    kind = Kind.PERMANENT if status == 413 else Kind.CONFIGURATION  # 413: the body is too large for a proxy
+        return Failure(kind=FailureKind.TRANSIENT, message=message)
+    # 413: the body is too large for a proxy
+    kind = FailureKind.PERMANENT if status == 413 else FailureKind.CONFIGURATION
     return Failure(kind=kind, message=message, outcome_unknown=False)
 
 
@@ -99,8 +100,8 @@ def _classify_driver_error(error: driver.Error) -> Failure:
         return classify_status(int(found[1]), message)
     if isinstance(error, driver.ProgrammingError | driver.DataError | driver.NotSupportedError):
         # The driver refused the call itself: nothing was sent.
-        return Failure(kind=Kind.PERMANENT, message=message, outcome_unknown=False)
-    return Failure(kind=Kind.TRANSIENT, message=message)
+        return Failure(kind=FailureKind.PERMANENT, message=message, outcome_unknown=False)
+    return Failure(kind=FailureKind.TRANSIENT, message=message)
 
 
 def _classify_transport(error: BaseException) -> Failure:
@@ -108,7 +109,7 @@ def _classify_transport(error: BaseException) -> Failure:
         return _classify_transport(error.reason)
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, transport.SSLError | ssl.SSLError) and any(word in message for word in _NOT_TLS):
-        return Failure(kind=Kind.CONFIGURATION, message=message, outcome_unknown=False)
+        return Failure(kind=FailureKind.CONFIGURATION, message=message, outcome_unknown=False)
     if isinstance(error, transport.NewConnectionError | transport.ConnectTimeoutError):
-        return Failure(kind=Kind.TRANSIENT, message=message, outcome_unknown=False)
-    return Failure(kind=Kind.TRANSIENT, message=message)
+        return Failure(kind=FailureKind.TRANSIENT, message=message, outcome_unknown=False)
+    return Failure(kind=FailureKind.TRANSIENT, message=message)

@@ -70,22 +70,22 @@ def read_each_in_step(
     What was written before the first is there for the last: a server is synced once, and only a read that another
     server answered is repeated.
     """
-    demand = _demand(client, tables)
+    requirement = _find_requirement(client, tables)
     in_step: set[str] = set()
     for read in reads:
-        yield _read_proven(demand, in_step, read) if demand.tables else read(demand.client)
+        yield _read_proven(requirement, in_step, read) if requirement.tables else read(requirement.client)
 
 
-def _read_proven(demand: _Demand, in_step: set[str], read: Callable[[Client], _Answer]) -> _Answer:
+def _read_proven(requirement: _Requirement, in_step: set[str], read: Callable[[Client], _Answer]) -> _Answer:
     """`in_step` gets the servers that are synced for it."""
     # Servers that an earlier read of the decision needed come first: most often no more are.
-    for synced in chain([in_step] if in_step else [], _sync_in_turns(demand)):
+    for synced in chain([in_step] if in_step else [], _sync_in_turns(requirement)):
         in_step |= synced
         with collect_server_names() as answered:
-            answer = read(demand.client)
-        if answered <= in_step or demand.is_shared:
+            answer = read(requirement.client)
+        if answered <= in_step or requirement.is_shared:
             return answer
-    raise _changing(demand)
+    raise _make_change_error(requirement)
 
 
 def write_in_step(client: Client, tables: Iterable[str], write: Callable[[Client, str], _Answer]) -> _Answer:
@@ -94,22 +94,22 @@ def write_in_step(client: Client, tables: Iterable[str], write: Callable[[Client
     `write` gets a condition that belongs into the statement's WHERE, empty where there is nothing to demand. With it
     the statement fails, before its first row, on a server that was not brought in step; then `write` is called again.
     """
-    demand = _demand(client, tables)
-    if not demand.tables:
-        return write(demand.client, "")
-    for in_step in _sync_in_turns(demand):
+    requirement = _find_requirement(client, tables)
+    if not requirement.tables:
+        return write(requirement.client, "")
+    for in_step in _sync_in_turns(requirement):
         try:
-            return write(demand.client, "" if demand.is_shared else _answered_by(in_step))
+            return write(requirement.client, "" if requirement.is_shared else _answered_by(in_step))
         except OncehouseError as error:
             if failure_of(
                 error
             ).code != ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO or _NOT_IN_STEP not in str(error):
                 raise
-    raise _changing(demand)
+    raise _make_change_error(requirement)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Demand:
+class _Requirement:
     client: Client
     """With the settings that a read needs."""
     tables: tuple[TableEngine, ...]
@@ -121,12 +121,12 @@ class _Demand:
         return all(table.is_shared for table in self.tables)
 
 
-def _demand(client: Client, tables: Iterable[str]) -> _Demand:
+def _find_requirement(client: Client, tables: Iterable[str]) -> _Requirement:
     engines = read_engines(client, tables)
     replicated = [engine for engine in engines if engine.has_replicas]
     spread = [engine for engine in engines if engine.is_distributed and is_over_replicas(client, engine)]
     if not replicated and not spread:
-        return _Demand(client=client, tables=())
+        return _Requirement(client=client, tables=())
     sequential = _knows_sequential_quorum(client)
     if spread and not sequential:
         _refuse(
@@ -138,17 +138,17 @@ def _demand(client: Client, tables: Iterable[str]) -> _Demand:
     if sequential or any(engine.is_shared for engine in replicated):
         # Without a quorum, or with inserts side by side in one, a Replicated table would show too few rows by it.
         client = client.with_settings({"select_sequential_consistency": 1})
-    return _Demand(client=client, tables=tuple(one for one in replicated if _may_lag(client, one)))
+    return _Requirement(client=client, tables=tuple(one for one in replicated if _may_lag(client, one)))
 
 
-def _sync_in_turns(demand: _Demand) -> Iterator[set[str]]:
+def _sync_in_turns(requirement: _Requirement) -> Iterator[set[str]]:
     """After each try, which syncs one time more: the servers that have all that was written before the first."""
     deadline = time.monotonic() + WAIT_SECONDS
-    synced: dict[str, set[str]] = {table.name: set() for table in demand.tables}
+    synced: dict[str, set[str]] = {table.name: set() for table in requirement.tables}
     for tries in range(TRIES):
         for _ in range(tries + 1):
-            for table in demand.tables:
-                synced[table.name] |= _sync(demand.client, table, deadline)
+            for table in requirement.tables:
+                synced[table.name] |= _sync(requirement.client, table, deadline)
         if in_step := set.intersection(*synced.values()):
             yield in_step
 
@@ -200,11 +200,11 @@ def _refuse_unsynced(client: Client, table: TableEngine, error: OncehouseError) 
     )
 
 
-def _changing(demand: _Demand) -> TransientError:
-    names = ", ".join(table.name for table in demand.tables)
+def _make_change_error(requirement: _Requirement) -> TransientError:
+    names = ", ".join(table.name for table in requirement.tables)
     return _unproven(
         names,
-        f"{demand.client.address} changed the server between the statements of one decision, {TRIES} times",
+        f"{requirement.client.address} changed the server between the statements of one decision, {TRIES} times",
         "Name one replica in the url, or let the balancer keep a client at one server",
     )
 

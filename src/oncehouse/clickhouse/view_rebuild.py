@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
 _OTHER_DATA = re.compile(r"\b(JOIN|dictGet\w*|joinGet\w*)\b", re.IGNORECASE)
 _SEES_BLOCKS = re.compile(r"\b(DISTINCT|LIMIT|OVER|WITH TOTALS|ROLLUP|CUBE)\b", re.IGNORECASE)
-_BESIDE = "_rebuilt"
+_SUFFIX = "_rebuilt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +59,16 @@ def plan_rebuild(table: TableFacts, view: ViewDefinition) -> ViewRebuild:
         target = "" if view.target is None else f"{view.target.database}.{view.target.table}"
         return ViewRebuild(view=view.view, target=target, statements=(), refused=refused)
     place = view.target.name
-    beside = TableName(database=place.database, table=place.table + _BESIDE)
+    rebuilt = TableName(database=place.database, table=place.table + _SUFFIX)
     columns = ", ".join(quote(name) for name in view.columns)
     return ViewRebuild(
         view=view.view,
         target=f"{place.database}.{place.table}",
         statements=(
-            f"CREATE TABLE {beside.quoted} AS {place.quoted}",
-            f"INSERT INTO {beside.quoted} ({columns}) SELECT {columns} FROM ({view.query})",  # noqa: S608 - quoted
-            f"EXCHANGE TABLES {beside.quoted} AND {place.quoted}",
-            f"DROP TABLE {beside.quoted}",
+            f"CREATE TABLE {rebuilt.quoted} AS {place.quoted}",
+            f"INSERT INTO {rebuilt.quoted} ({columns}) SELECT {columns} FROM ({view.query})",  # noqa: S608 - quoted
+            f"EXCHANGE TABLES {rebuilt.quoted} AND {place.quoted}",
+            f"DROP TABLE {rebuilt.quoted}",
         ),
         refused=None,
     )

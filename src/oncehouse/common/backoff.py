@@ -13,10 +13,10 @@ class Backoff:
     base_seconds: float
     longest_seconds: float
 
-    def wait_seconds(self, attempt: int, *, chance: float) -> float:
+    def wait_seconds(self, attempt: int, *, jitter: float) -> float:
         """The wait after the `attempt`-th failure (from 1). `chance` (0 to 1) is the caller's die."""
         # Past 2**30 the cap has long been reached; the bound keeps the power from overflowing.
-        return min(self.longest_seconds, self.base_seconds * 2.0 ** min(attempt - 1, 30)) * chance
+        return min(self.longest_seconds, self.base_seconds * 2.0 ** min(attempt - 1, 30)) * jitter
 
 
 class Turns:

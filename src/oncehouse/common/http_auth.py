@@ -30,9 +30,9 @@ class HttpAuth:
         """Whether a request's `Host` names us."""
         return split_host(host_header) in self.names
 
-    def authorizes(self, given: str) -> bool:
+    def authorizes(self, presented: str) -> bool:
         """Whether this is the token; every one where none is asked for."""
-        return self.token is None or hmac.compare_digest(given.encode(), self.token.encode())
+        return self.token is None or hmac.compare_digest(presented.encode(), self.token.encode())
 
     def authorizes_header(self, authorization: str) -> bool:
         """The same for a header `Authorization: Bearer …`."""
@@ -41,8 +41,8 @@ class HttpAuth:
 
 def brings_token(authorization: str, token: str) -> bool:
     """Whether a header `Authorization: Bearer …` brings this token."""
-    scheme, _, given = authorization.partition(" ")
-    same = hmac.compare_digest(given.strip().encode(), token.encode())
+    scheme, _, presented = authorization.partition(" ")
+    same = hmac.compare_digest(presented.strip().encode(), token.encode())
     return same and scheme.lower() == "bearer"
 
 
@@ -60,8 +60,8 @@ def make_http_auth(listen: str, *, token: str | None, names: Iterable[str] = ())
             f"the token needs {LEAST_TOKEN_CHARACTERS} printable characters at least, such as those that "
             "`python -c 'import secrets; print(secrets.token_urlsafe())'` prints"
         )
-    known = {name.lower().strip("[]") for name in names} | set(_OWN_NAMES) | {host.lower()}
-    return HttpAuth(host=host, port=port, token=token, names=frozenset(known))
+    host_names = {name.lower().strip("[]") for name in names} | set(_OWN_NAMES) | {host.lower()}
+    return HttpAuth(host=host, port=port, token=token, names=frozenset(host_names))
 
 
 def split_address(listen: str) -> tuple[str, int]:

@@ -48,17 +48,17 @@ def _require_verification(options: Mapping[str, str | SecretStr]) -> None:
 
 def convert_for_java(options: Mapping[str, str]) -> dict[str, str]:
     """The options of librdkafka as Kafka's Java client spells them; others are passed on as they are."""
-    spelt = dict(options)
-    _convert_user(spelt)
-    _convert_certificates(spelt)
-    spelt.pop("enable.ssl.certificate.verification", None)
-    if "fetch.wait.max.ms" in spelt:
-        spelt["fetch.max.wait.ms"] = spelt.pop("fetch.wait.max.ms")
-    if spelt.get("ssl.endpoint.identification.algorithm") == "none":
-        spelt["ssl.endpoint.identification.algorithm"] = ""
-    if "security.protocol" in spelt:
-        spelt["security.protocol"] = spelt["security.protocol"].upper()
-    return spelt
+    converted = dict(options)
+    _convert_user(converted)
+    _convert_certificates(converted)
+    converted.pop("enable.ssl.certificate.verification", None)
+    if "fetch.wait.max.ms" in converted:
+        converted["fetch.max.wait.ms"] = converted.pop("fetch.wait.max.ms")
+    if converted.get("ssl.endpoint.identification.algorithm") == "none":
+        converted["ssl.endpoint.identification.algorithm"] = ""
+    if "security.protocol" in converted:
+        converted["security.protocol"] = converted["security.protocol"].upper()
+    return converted
 
 
 def _convert_user(options: dict[str, str]) -> None:
@@ -83,7 +83,7 @@ def _convert_certificates(options: dict[str, str]) -> None:
         return
     options["ssl.keystore.type"] = "PEM"
     options["ssl.keystore.certificate.chain"] = _read(certificate, "ssl.certificate.location")
-    options["ssl.keystore.key"] = _demand_pkcs8(_read(key, "ssl.key.location"), key)
+    options["ssl.keystore.key"] = _require_pkcs8(_read(key, "ssl.key.location"), key)
 
 
 def _read(path: str, option: str) -> str:
@@ -94,7 +94,7 @@ def _read(path: str, option: str) -> str:
         raise ConfigurationError(f"source.kafka.options: {option} {path!r} cannot be read: {why}") from None
 
 
-def _demand_pkcs8(key: str, path: str) -> str:
+def _require_pkcs8(key: str, path: str) -> str:
     # Java 17 lacks the algorithm by which today's tools encrypt keys, so that an encrypted one is no use either.
     if _PKCS8 not in key:
         raise ConfigurationError(

@@ -21,7 +21,7 @@ _BEYOND_ALL = 1 << 62
 _ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 _POLL_SECONDS = 0.5
 _TRIES = 3
-_ASKED_AGAIN = {KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001 - the client's own code
+_RETRIED = {KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001 - the client's own code
 """The client asked for the offset, and not for the leader epoch."""
 # Nothing is fetched. A user's `fetch.max.bytes`, which Spark's source takes, may be less than librdkafka accepts.
 _FETCHING = ("fetch.", "max.", "message.", "queued.", "receive.")
@@ -54,7 +54,7 @@ class Unanswered(KafkaException):
 
 
 def ask_epoch_ends(
-    settings: Mapping[str, Any], asked: Mapping[Place, int], *, group: str, timeout_seconds: float
+    settings: Mapping[str, Any], epochs: Mapping[Place, int], *, group: str, timeout_seconds: float
 ) -> dict[Place, EpochEnd]:
     """Where the records of a leader epoch end, of each partition. Raises Unanswered where one is not answered.
 
@@ -62,28 +62,28 @@ def ask_epoch_ends(
     """
     found: dict[Place, EpochEnd] = {}
     for tries_left in reversed(range(_TRIES)):
-        left = {place: epoch for place, epoch in asked.items() if place not in found}
+        left = {place: epoch for place, epoch in epochs.items() if place not in found}
         if not left:
             break
         # The client asks when it learns of the leaders, so each time it is one that does not know them yet.
-        for place, answer in hear_epoch_ends(settings, left, group=group, timeout_seconds=timeout_seconds):
+        for place, answer in receive_epoch_ends(settings, left, group=group, timeout_seconds=timeout_seconds):
             if isinstance(answer, EpochEnd):
                 found[place] = answer
-            elif not tries_left or answer.code() not in _ASKED_AGAIN:
+            elif not tries_left or answer.code() not in _RETRIED:
                 raise Unanswered(place, answer)
     return found
 
 
-def hear_epoch_ends(
+def receive_epoch_ends(
     settings: Mapping[str, Any],
-    asked: Mapping[Place, int],
+    epochs: Mapping[Place, int],
     *,
     group: str,
     timeout_seconds: float,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[Place, EpochEnd | KafkaError]]:
     """Each partition's answer as it comes, or why there is none; nothing for those that are left after `stop`."""
-    left = dict(asked)
+    left = dict(epochs)
     consumer = Consumer(
         {
             **{name: value for name, value in settings.items() if not name.startswith(_FETCHING)},
@@ -94,7 +94,7 @@ def hear_epoch_ends(
     )
     try:
         consumer.assign(
-            [TopicPartition(*place, _BEYOND_ALL, leader_epoch=epoch) for place, epoch in asked.items()]
+            [TopicPartition(*place, _BEYOND_ALL, leader_epoch=epoch) for place, epoch in epochs.items()]
         )
         deadline = time.monotonic() + timeout_seconds
         while left and time.monotonic() <= deadline and not stop():
@@ -119,6 +119,6 @@ def _sort_out(message: Message, left: Mapping[Place, int]) -> list[tuple[Place, 
     ]
     if answer := _ANSWER.search(error.str()):
         return [(place, EpochEnd(end=int(answer[1]), epoch=int(answer[2]))) for place in places]
-    if error.code() in _ASKED_AGAIN or not error.retriable():
+    if error.code() in _RETRIED or not error.retriable():
         return [(place, error) for place in places]
     return []

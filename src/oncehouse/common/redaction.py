@@ -21,7 +21,7 @@ SECRET_SETTINGS = (
 """What the name of a setting that holds a secret looks like, in the words that Python and Java both read."""
 _SECRET_WORD = re.compile(SECRET_SETTINGS)
 _LEAST_LENGTH = 4
-_LEAST_LETTERS = 12
+_LEAST_CHARACTERS = 12
 _URL = re.compile(r"[a-z0-9+]+://", re.IGNORECASE)
 _QUOTED_PASSWORD = re.compile(r'password\s*=\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
@@ -49,7 +49,7 @@ def remember(secret: str) -> None:
     Of a URL only the passwords are secret: messages have to name the database that they are about.
     """
     for part in set(_url_passwords(secret)) if _URL.match(secret) else {secret, *_jaas_passwords(secret)}:
-        if len(part) >= (_LEAST_LETTERS if part.isalpha() else _LEAST_LENGTH):
+        if len(part) >= (_LEAST_CHARACTERS if part.isalpha() else _LEAST_LENGTH):
             _known.update({part, repr(part)[1:-1], ascii(part)[1:-1]})
 
 

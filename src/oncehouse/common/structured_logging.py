@@ -38,7 +38,7 @@ class LogFormat(StrEnum):
 
 _bound: ContextVar[Fields] = ContextVar("oncehouse_log_fields", default=MappingProxyType({}))
 _process_fields: dict[str, Any] = {}
-_told_before: list[str | None] = []
+_formats_before: list[str | None] = []
 _handler: logging.Handler | None = None
 
 
@@ -69,15 +69,15 @@ def start(log_format: LogFormat, stream: TextIO | None = None) -> None:
     logging.getLogger(OWN).setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
     # Spark's Java, and the Python workers that it starts, are children of this process.
-    _told_before.append(os.environ.get(FORMAT_VARIABLE))
+    _formats_before.append(os.environ.get(FORMAT_VARIABLE))
     os.environ[FORMAT_VARIABLE] = log_format
 
 
-def start_if_told() -> None:
+def start_if_configured() -> None:
     """In a process of Spark's, if the one that started it writes log lines."""
-    told = os.environ.get(FORMAT_VARIABLE)
-    if told in set(LogFormat):
-        start(LogFormat(told))
+    log_format = os.environ.get(FORMAT_VARIABLE)
+    if log_format in set(LogFormat):
+        start(LogFormat(log_format))
 
 
 def add_process_fields(**fields: Any) -> None:
@@ -98,7 +98,7 @@ def stop() -> None:
     logging.getLogger().removeHandler(_handler)
     logging.getLogger(OWN).setLevel(logging.NOTSET)
     logging.captureWarnings(capture=False)
-    before = _told_before.pop()
+    before = _formats_before.pop()
     if before is None:
         del os.environ[FORMAT_VARIABLE]
     else:

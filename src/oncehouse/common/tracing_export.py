@@ -25,7 +25,7 @@ _BY_PROTOCOL = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
 @contextmanager
-def exporting(say: Callable[[str], None], environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+def export_spans(say: Callable[[str], None], environment: Mapping[str, str] = os.environ) -> Iterator[None]:
     """Spans are sent while this lasts, if the environment asks for them; those that wait are sent at its end.
 
     Sets the provider of the whole process, which OpenTelemetry allows once.
@@ -56,13 +56,13 @@ def exporting(say: Callable[[str], None], environment: Mapping[str, str] = os.en
 
 def choose_exporter(environment: Mapping[str, str]) -> str | None:
     """The name of the exporter as packages declare it, none when no spans are asked for. Pure."""
-    asked = environment.get(EXPORTER, "").strip().lower()
+    exporter = environment.get(EXPORTER, "").strip().lower()
     has_endpoint = any(environment.get(name) for name in _ENDPOINTS)
     is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if is_disabled or asked == "none" or not (asked or has_endpoint):
+    if is_disabled or exporter == "none" or not (exporter or has_endpoint):
         return None
-    if asked not in {"", "otlp"}:
-        return asked
+    if exporter not in {"", "otlp"}:
+        return exporter
     protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), "http/protobuf")
     if protocol not in _BY_PROTOCOL:
         raise ConfigurationError(

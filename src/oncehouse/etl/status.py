@@ -121,7 +121,7 @@ def read_status(etl: Etl) -> list[TopicStatus]:
     ahead = count_future(etl.client, sources.values(), upto_ms)
     described = (
         replace(
-            _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources),
+            _describe(etl, _confirm_rows(etl, decision), makers, snapshot.offsets, sources),
             rows_ahead={table: ahead[table] for table in decision.topic.depends_on if table in ahead},
             declared=_describe_declared(etl, decision.topic, snapshot),
         )
@@ -166,7 +166,7 @@ def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]
     ]
 
 
-def _look_closer(etl: Etl, decision: Decision) -> Decision:
+def _confirm_rows(etl: Etl, decision: Decision) -> Decision:
     """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
     from oncehouse.etl.scheduler.due_steps import wait_for_rows
     from oncehouse.etl.state.decision import DueStep

@@ -182,16 +182,16 @@ def _choose(
     preferred: tuple[str, ...],
     or_first: bool = False,
 ) -> Column | None:
-    fitting = {column.name: column for column in facts.columns if kind.fullmatch(_bare(column.type))}
+    matching = {column.name: column for column in facts.columns if kind.fullmatch(_bare(column.type))}
     if named is not None:
-        if named not in fitting:
+        if named not in matching:
             raise ConfigurationError(
                 f"{facts.database}.{facts.table} has no column {named!r} of a type that fits; "
-                f"such are: {', '.join(fitting) or 'none'}"
+                f"such are: {', '.join(matching) or 'none'}"
             )
-        return fitting[named]
-    found = next((fitting[name] for name in preferred if name in fitting), None)
-    return found or (next(iter(fitting.values()), None) if or_first else None)
+        return matching[named]
+    found = next((matching[name] for name in preferred if name in matching), None)
+    return found or (next(iter(matching.values()), None) if or_first else None)
 
 
 def _bare(type_: str) -> str:

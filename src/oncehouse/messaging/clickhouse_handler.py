@@ -21,11 +21,11 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.error_codes import VALUES, ErrorCode
-from oncehouse.clickhouse.errors import Kind
+from oncehouse.clickhouse.errors import FailureKind
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
-from oncehouse.clickhouse.insert.session_fence import explain_session, opening_settings, session_settings
+from oncehouse.clickhouse.insert.session_fence import explain_session, make_open_settings, session_settings
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import Needs
 from oncehouse.clickhouse.preflight.table import check_window
@@ -190,7 +190,7 @@ def _open(client: Client, table: str, token: str) -> Mapping[str, Any]:
     if not client.config.insert_sessions:
         return settings
     session = session_of(table, token)
-    client.query("SELECT 1", settings=opening_settings(session))
+    client.query("SELECT 1", settings=make_open_settings(session))
     return {**settings, **session_settings(session)}
 
 
@@ -209,14 +209,14 @@ def classify_error(error: OncehouseError, where: str) -> OncehouseError:
     message = f"{where}: {error}"
     of_rows = failure.code is None or failure.code in VALUES | _TOO_LARGE
     match failure.kind:
-        case Kind.PERMANENT if _IN_A_VIEW in str(error):
+        case FailureKind.PERMANENT if _IN_A_VIEW in str(error):
             return ConfigurationError(
                 f"{message} The table itself may have taken the rows, so the batch is not taken apart: let the view "
                 "take them, or drop it"
             )
-        case Kind.PERMANENT if of_rows:
+        case FailureKind.PERMANENT if of_rows:
             return PermanentError(message)
-        case Kind.PERMANENT | Kind.UNLISTED:
+        case FailureKind.PERMANENT | FailureKind.UNLISTED:
             return ConfigurationError(message)
         case _:
             return type(error)(message)

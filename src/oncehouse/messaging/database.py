@@ -57,7 +57,7 @@ def wrapped_errors(what: str, *, absent: str) -> Iterator[None]:
 
 
 @contextmanager
-def reading(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
+def open_reader(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
     """A connection for reading, which no writer blocks."""
     with wrapped_errors(what, absent=absent), engine.connect() as connection:
         yield connection

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Connection, Engine, case, cast, select, updat
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.common.database import DatabaseClock
-from oncehouse.messaging.database import reading, transact
+from oncehouse.messaging.database import open_reader, transact
 from oncehouse.sync.tables import ABSENT, states
 
 _LONGEST_ERROR = 2_000
@@ -90,6 +90,6 @@ def read_state(connection: Connection, sync: str) -> SyncState:
     return SyncState() if found is None else SyncState(**found._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
 
-def look_up_state(engine: Engine, sync: str) -> SyncState:
-    with reading(engine, f"Sync {sync}: reading its state", absent=ABSENT) as connection:
+def read_sync_state(engine: Engine, sync: str) -> SyncState:
+    with open_reader(engine, f"Sync {sync}: reading its state", absent=ABSENT) as connection:
         return read_state(connection, sync)

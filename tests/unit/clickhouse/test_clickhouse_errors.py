@@ -5,7 +5,7 @@ import urllib3.exceptions as transport
 from clickhouse_connect.driver import exceptions as driver
 
 from oncehouse.clickhouse import error_codes
-from oncehouse.clickhouse.errors import Kind, classify, classify_code, classify_status
+from oncehouse.clickhouse.errors import FailureKind, classify, classify_code, classify_status
 
 
 def raised(error, cause):
@@ -15,17 +15,17 @@ def raised(error, cause):
 
 @pytest.mark.parametrize("code", [159, 202, 209, 210, 241, 242, 243, 252, 285, 286, 319, 394, 999])
 def test_what_may_pass_is_transient(code):
-    assert classify_code(code, "").kind is Kind.TRANSIENT
+    assert classify_code(code, "").kind is FailureKind.TRANSIENT
 
 
 @pytest.mark.parametrize("code", [6, 16, 53, 60, 349, 376, 469])
 def test_what_the_table_will_never_take_is_permanent(code):
-    assert classify_code(code, "").kind is Kind.PERMANENT
+    assert classify_code(code, "").kind is FailureKind.PERMANENT
 
 
 @pytest.mark.parametrize("code", [81, 164, 194, 452, 497, 516])
 def test_what_the_user_has_to_set_right_is_configuration(code):
-    assert classify_code(code, "").kind is Kind.CONFIGURATION
+    assert classify_code(code, "").kind is FailureKind.CONFIGURATION
 
 
 def test_no_code_is_on_two_lists():
@@ -35,7 +35,7 @@ def test_no_code_is_on_two_lists():
 
 def test_a_code_on_no_list_is_neither_given_up_nor_tried_for_ever():
     failure = classify_code(395, "Value passed to 'throwIf' function is non-zero")
-    assert failure.kind is Kind.UNLISTED
+    assert failure.kind is FailureKind.UNLISTED
     assert failure.outcome_unknown
 
 
@@ -55,20 +55,20 @@ def test_too_many_parts_asks_for_fewer_inserts():
 
 def test_a_batch_over_too_many_partitions_is_not_taken_for_too_many_parts():
     failure = classify_code(252, "Too many partitions for single INSERT block (more than 100).")
-    assert failure.kind is Kind.PERMANENT
+    assert failure.kind is FailureKind.PERMANENT
     assert not failure.too_many_parts
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "outcome_unknown"),
     [
-        (502, Kind.TRANSIENT, True),
-        (504, Kind.TRANSIENT, True),
-        (429, Kind.TRANSIENT, True),
-        (413, Kind.PERMANENT, False),
-        (400, Kind.CONFIGURATION, False),
-        (401, Kind.CONFIGURATION, False),
-        (302, Kind.CONFIGURATION, False),
+        (502, FailureKind.TRANSIENT, True),
+        (504, FailureKind.TRANSIENT, True),
+        (429, FailureKind.TRANSIENT, True),
+        (413, FailureKind.PERMANENT, False),
+        (400, FailureKind.CONFIGURATION, False),
+        (401, FailureKind.CONFIGURATION, False),
+        (302, FailureKind.CONFIGURATION, False),
     ],
 )
 def test_answers_without_a_code_are_judged_by_their_status(status, kind, outcome_unknown):
@@ -79,13 +79,13 @@ def test_answers_without_a_code_are_judged_by_their_status(status, kind, outcome
 
 def test_a_code_is_found_in_the_answer_when_its_header_is_lost():
     failure = classify(driver.DatabaseError("HTTP status 500, server response: Code: 241. DB::Exception"))
-    assert (failure.code, failure.kind) == (241, Kind.TRANSIENT)
+    assert (failure.code, failure.kind) == (241, FailureKind.TRANSIENT)
 
 
 def test_a_connection_that_never_came_about_wrote_nothing():
     refused = transport.NewConnectionError(None, "refused")  # type: ignore[arg-type]
     failure = classify(raised(driver.OperationalError("Error"), refused))
-    assert failure.kind is Kind.TRANSIENT
+    assert failure.kind is FailureKind.TRANSIENT
     assert not failure.outcome_unknown
 
 
@@ -107,18 +107,18 @@ def test_the_reason_behind_exhausted_retries_is_what_counts():
 )
 def test_an_answer_that_was_lost_leaves_the_outcome_unknown(error):
     failure = classify(raised(driver.OperationalError("Error"), error))
-    assert failure.kind is Kind.TRANSIENT
+    assert failure.kind is FailureKind.TRANSIENT
     assert failure.outcome_unknown
 
 
 def test_a_certificate_that_is_not_trusted_is_configuration():
     error = transport.SSLError(ssl.SSLCertVerificationError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"))
     failure = classify(raised(driver.OperationalError("Error"), error))
-    assert failure.kind is Kind.CONFIGURATION
+    assert failure.kind is FailureKind.CONFIGURATION
     assert not failure.outcome_unknown
 
 
 def test_what_the_driver_itself_refuses_was_never_sent():
     failure = classify(driver.ProgrammingError("Setting async_insert is readonly"))
-    assert failure.kind is Kind.PERMANENT
+    assert failure.kind is FailureKind.PERMANENT
     assert not failure.outcome_unknown

@@ -17,7 +17,7 @@ from oncehouse.clickhouse.insert.deadline import (
     read_moment,
     remembered_seconds,
 )
-from oncehouse.clickhouse.insert.send_guard import sending_until
+from oncehouse.clickhouse.insert.send_guard import guard_sends
 from oncehouse.errors import TransientError
 
 BEGAN = Moment(boot="here", boot_seconds=1000.0, wall_seconds=5_000_000.0)
@@ -75,7 +75,7 @@ def test_an_insert_that_was_given_up_on_another_machine_names_both_clocks(monkey
     monkeypatch.setattr(send_guard, "read_moment", lambda: here)
     deadline = Deadline(began=there, seconds=180.0).counted_here(here)
     with (
-        sending_until(deadline, in_flight_seconds=30.0),
+        guard_sends(deadline, in_flight_seconds=30.0),
         pytest.raises(TransientError, match=r"began at 01:00:00 UTC .* here it is 02:00:00 UTC"),
     ):
         send_guard._sending.get().require_time()
@@ -84,7 +84,7 @@ def test_an_insert_that_was_given_up_on_another_machine_names_both_clocks(monkey
 def test_a_first_byte_after_the_deadline_is_refused_and_later_ones_have_their_own_time(monkeypatch):
     now = [later(59.0)]
     monkeypatch.setattr(send_guard, "read_moment", lambda: now[0])
-    with sending_until(DEADLINE, in_flight_seconds=30.0):
+    with guard_sends(DEADLINE, in_flight_seconds=30.0):
         sending = send_guard._sending.get()
         assert sending is not None
         sending.require_time()
@@ -94,7 +94,7 @@ def test_a_first_byte_after_the_deadline_is_refused_and_later_ones_have_their_ow
         with pytest.raises(TimeoutError):
             sending.require_time()
     with (
-        sending_until(DEADLINE, in_flight_seconds=30.0),
+        guard_sends(DEADLINE, in_flight_seconds=30.0),
         pytest.raises(TransientError, match="Nothing was sent"),
     ):
         send_guard._sending.get().require_time()

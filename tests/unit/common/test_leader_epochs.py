@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from oncehouse.common import leader_epochs
-from oncehouse.common.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends, hear_epoch_ends
+from oncehouse.common.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends, receive_epoch_ends
 
 
 def ask(**options: str):
@@ -122,7 +122,7 @@ def test_the_answers_of_healthy_partitions_come_before_the_time_is_up_for_others
     monkeypatch.setattr(leader_epochs, "Consumer", Told(answer(1, end=40, epoch=3)))
     asked = {("events", 0): 3, ("events", 1): 3}
     stopped: list[bool] = []
-    heard = hear_epoch_ends({}, asked, group="g", timeout_seconds=3600.0, stop=lambda: bool(stopped))
+    heard = receive_epoch_ends({}, asked, group="g", timeout_seconds=3600.0, stop=lambda: bool(stopped))
     assert next(heard) == (("events", 1), EpochEnd(end=40, epoch=3))
     stopped.append(True)
     assert list(heard) == []

@@ -168,14 +168,14 @@ def test_stopping_leaves_logging_as_it_was(monkeypatch):
 
 def test_workers_write_as_the_process_that_started_them(monkeypatch, capsys):
     monkeypatch.setenv(structured_logging.FORMAT_VARIABLE, "json")
-    structured_logging.start_if_told()
+    structured_logging.start_if_configured()
     try:
         structured_logging.write(OWN, logging.INFO, "in a worker")
     finally:
         structured_logging.stop()
     assert json.loads(capsys.readouterr().err)["message"] == "in a worker"
     monkeypatch.setenv(structured_logging.FORMAT_VARIABLE, "xml")
-    structured_logging.start_if_told()
+    structured_logging.start_if_configured()
     assert not structured_logging.is_started()
 
 

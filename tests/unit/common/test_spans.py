@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 from oncehouse.cli.app import run_command
 from oncehouse.common.redaction import remember
 from oncehouse.common.tracing import add_attributes, fail, span
-from oncehouse.common.tracing_export import choose_exporter, exporting, load_exporter
+from oncehouse.common.tracing_export import choose_exporter, export_spans, load_exporter
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.progress import Progress
 from oncehouse.pipeline.stages.progress_reporter import RunResult
@@ -33,8 +33,8 @@ def _no_provider() -> Iterator[None]:
 
 def test_the_command_line_imports_nothing_of_opentelemetry_while_no_span_is_asked_for():
     program = (
-        "import sys, oncehouse.cli.app\nfrom oncehouse.common.tracing_export import exporting\n"
-        "with exporting(print, {}):\n    pass\n"
+        "import sys, oncehouse.cli.app\nfrom oncehouse.common.tracing_export import export_spans\n"
+        "with export_spans(print, {}):\n    pass\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -99,7 +99,7 @@ def test_an_exporter_or_a_protocol_that_is_not_there_is_named():
 def test_without_the_extra_the_run_goes_on_and_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     told = []
-    with exporting(told.append, {"OTEL_TRACES_EXPORTER": "otlp"}):
+    with export_spans(told.append, {"OTEL_TRACES_EXPORTER": "otlp"}):
         assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     assert "pip install 'oncehouse[otel]'" in told[0]
 
@@ -159,7 +159,7 @@ def test_a_run_sends_its_spans_to_the_collector_of_the_environment(collector, tm
 def test_a_provider_that_is_there_is_left_alone():
     with recorded_spans() as found:
         before = trace.get_tracer_provider()
-        with exporting(print, {"OTEL_TRACES_EXPORTER": "otlp"}), span("epoch"):
+        with export_spans(print, {"OTEL_TRACES_EXPORTER": "otlp"}), span("epoch"):
             assert trace.get_tracer_provider() is before
     assert [one.name for one in found] == ["epoch"]
 

@@ -26,9 +26,9 @@ from oncehouse.etl.steps.operations import (
     Exchange,
     Execute,
     Expect,
-    Fit,
     FixRange,
     Insert,
+    RangeSize,
     ReplacePartitions,
     WriteLast,
     WriteNext,
@@ -195,7 +195,7 @@ def test_next_is_written_before_and_last_after_the_insert():
 def test_a_view_that_reads_the_offsets_is_sized_after_next_and_guarded():
     view = replace(TRANSFORM, offsets_table="ETL.Offsets", guard_table="ETL.Offsets", has_range=False)
     operations = step_operations(TOPIC, view, {"a": "UInt8"}, SPAN, hostid="me", is_fixed=False)
-    assert [type(one) for one in operations] == [WriteNext, Fit, FixRange, Insert, WriteLast]
+    assert [type(one) for one in operations] == [WriteNext, RangeSize, FixRange, Insert, WriteLast]
     assert operations[0].state == SIZING
     assert "`ETL`.`Offsets`" in operations[3].sql
     assert operations[3].parameters["hostid"] == "me"
@@ -228,10 +228,10 @@ def test_a_rebuild_stands_aside_until_it_is_put_in_place(template, swap):
     operations = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="fresh")
     kinds = [type(one) for one in operations]
     assert kinds == [WriteNext, DropStagingTables, Execute, Insert, swap, Execute, WriteLast]
-    aside = operations[4].aside
-    assert operations[3].sql.startswith(f"INSERT INTO `dwh`.`{aside.removeprefix('dwh.')}` ")
+    staging = operations[4].staging
+    assert operations[3].sql.startswith(f"INSERT INTO `dwh`.`{staging.removeprefix('dwh.')}` ")
     again = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="another")
-    assert again[4].aside != aside, "each run builds a table of its own"
+    assert again[4].staging != staging, "each run builds a table of its own"
     assert all(explain(one) for one in operations)
 
 

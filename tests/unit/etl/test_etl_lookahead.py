@@ -9,7 +9,7 @@ import pytest
 
 from oncehouse.errors import TransientError
 from oncehouse.etl.lineage.topic import Topic
-from oncehouse.etl.scheduler.lookahead import LookAhead
+from oncehouse.etl.scheduler.lookahead import Lookahead
 from oncehouse.etl.state.decision import DueStep
 from oncehouse.etl.state.position import START, Position, Range
 from oncehouse.etl.state.topic_lease import new_offset
@@ -31,7 +31,7 @@ class AtOnce(Executor):
         return future
 
 
-def look(found: Range | Exception | None, span: Range = DONE) -> LookAhead:
+def look(found: Range | Exception | None, span: Range = DONE) -> Lookahead:
     """After a step with that range."""
 
     def find(topic: Topic, last: Position, upper: Position) -> Range | None:
@@ -40,7 +40,7 @@ def look(found: Range | Exception | None, span: Range = DONE) -> LookAhead:
             raise found
         return found
 
-    ahead = LookAhead(find)
+    ahead = Lookahead(find)
     ahead.note(BEFORE, span)
     ahead.ask(AtOnce())
     return ahead

@@ -24,10 +24,10 @@ from oncehouse.etl.steps.operation_builder import step_operations
 from oncehouse.etl.steps.operations import (
     Execute,
     Expect,
-    Fit,
     FixRange,
     Insert,
     Operation,
+    RangeSize,
     WriteLast,
     WriteNext,
 )
@@ -174,7 +174,7 @@ class Simulation:
             match operation:
                 case WriteNext():
                     transitions.begin(self.store, worker, seen, next_=operation.next, state=operation.state)
-                case Fit():
+                case RangeSize():
                     span = self.halve(span)
                     transitions.narrow(self.store, worker, name, next_=span.next, state=topic_lease.SIZING)
                 case Expect() if self.is_refused:

@@ -182,7 +182,9 @@ class EtlSimulation:
         self, decision: DueStep | ResumeStep | DueJob, worker: TopicWorker
     ) -> tuple[Range, tuple[Operation, ...]]:
         seen = decision.offset
-        planner = JobPlanner(client=self, hostid=worker.hostid, fit=lambda _topic, _transform, span: span)
+        planner = JobPlanner(
+            client=self, hostid=worker.hostid, size_range=lambda _topic, _transform, span: span
+        )
         if isinstance(decision, DueJob):
             planned = planner.plan(decision, TRANSFORM, COLUMNS)
             return planned.span, planned.operations

@@ -15,7 +15,7 @@ from oncehouse.sync.backfill.checkpoint import BackfillCheckpoint
 from oncehouse.sync.backfill.progress import KeyProgress
 from oncehouse.sync.table.compare import _hashed
 from oncehouse.sync.verify.advice import advise
-from oncehouse.sync.verify.verify import Difference, VerifyReport
+from oncehouse.sync.verify.verify import Difference, SyncVerifyReport
 
 
 @given(size=st.integers(1, 1_000_000), seconds=st.floats(0, 1e6), lease=st.floats(1, 3600))
@@ -54,10 +54,10 @@ def test_how_much_is_done_is_a_share():
     assert BackfillCheckpoint(after="[1]", keys=30, estimate=20).share == 1.0
 
 
-def make_report(**fields: object) -> VerifyReport:
+def make_report(**fields: object) -> SyncVerifyReport:
     differences = dict.fromkeys(Difference, ()) | fields.pop("differences", {})
     known = {"rows": 1, "ranges": 1, "differing_ranges": 0, "waiting": 0, "changing": 0, "complete": True}
-    return VerifyReport(sync="S", table="t", differences=differences, **{**known, **fields})
+    return SyncVerifyReport(sync="S", table="t", differences=differences, **{**known, **fields})
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
         etl.lineage,
         folder=etl.folder,
         worker=worker,
-        side_by_side=etl.settings.parallel,
+        parallel=etl.settings.parallel,
         database=etl.settings.database,
         late_every_seconds=etl.settings.late_every,
         ahead_seconds=etl.settings.ahead,
@@ -199,7 +199,7 @@ def _run_once(scheduler: Scheduler, stop: Stop, report: Report) -> None:
     while not stop.asked.is_set():
         done = scheduler.run_round()
         report.take(done)
-        if not done.did_something and not scheduler.look_for_late_rows(at_once=True):
+        if not done.did_something and not scheduler.find_late_rows(at_once=True):
             return
 
 

@@ -102,7 +102,7 @@ def _read_id(text: str) -> UUID:
 
 def _find_row(settings: MessagingSettings, message_id: UUID) -> OutboxRowView | NoAnswer:
     from oncehouse.cli.open_ledger import may_exist
-    from oncehouse.messaging.outbox.lookup import look_up
+    from oncehouse.messaging.outbox.lookup import load_row_view
     from oncehouse.monitoring.message_trace import ABSENT_ROW
     from oncehouse.monitoring.unavailable import NoAnswer, ask
 
@@ -111,7 +111,7 @@ def _find_row(settings: MessagingSettings, message_id: UUID) -> OutboxRowView | 
             "not asked: the messaging file names no database" if settings.database is None else "no such file"
         )
         return NoAnswer(why=why, failed=settings.database is not None)
-    row = ask(lambda: look_up(settings.require_database(), settings.outbox.table, message_id))
+    row = ask(lambda: load_row_view(settings.require_database(), settings.outbox.table, message_id))
     return ABSENT_ROW if row is None else row
 
 

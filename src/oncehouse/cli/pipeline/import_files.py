@@ -21,7 +21,7 @@ from oncehouse.cli.pipeline.run import (
 )
 from oncehouse.cli.progress_view import ProgressView
 from oncehouse.common import structured_logging
-from oncehouse.common.tracing_export import exporting
+from oncehouse.common.tracing_export import export_spans
 from oncehouse.config.field_types import parse_size
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -63,7 +63,7 @@ def import_folder(
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
-            exporting(view.say),
+            export_spans(view.say),
             Stop(view.say, within_seconds=pipeline.stop_within) as stop,
         ):
             view.say(f"importing as {job.name}")

@@ -24,7 +24,7 @@ from oncehouse.cli.pipeline.run_metrics import serve_metrics
 from oncehouse.cli.progress_view import ProgressView
 from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
-from oncehouse.common.tracing_export import exporting
+from oncehouse.common.tracing_export import export_spans
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.ledger.models import Stage
 
@@ -73,7 +73,7 @@ def run(
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
-            exporting(view.say),
+            export_spans(view.say),
             serve_metrics(file, pipeline.pipeline, metrics, tell=view) as tell,
             Stop(view.say, within_seconds=pipeline.stop_within) as stop,
         ):

@@ -22,7 +22,7 @@ from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
-    from oncehouse.sync.model.model_sync import RunResult
+    from oncehouse.sync.model.model_sync import SyncRunResult
     from oncehouse.sync.rounds.runner import RunOutcome
     from oncehouse.sync.status import SyncStatus
     from oncehouse.sync.table.ddl import TablePlan
@@ -40,7 +40,7 @@ class SyncFailed(Answer, of=("sync run",)):
 @dataclass(frozen=True, kw_only=True)
 class Synced(Answer, of=("sync run",)):
     event: Literal["synced"] = "synced"
-    result: Inlined[RunResult]
+    result: Inlined[SyncRunResult]
 
 
 @dataclass(frozen=True, kw_only=True)

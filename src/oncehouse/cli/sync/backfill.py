@@ -121,14 +121,12 @@ def replay(
     if everything:
         _replay_all(sync, as_json=as_json)
         return
-    from oncehouse.sync.backfill.replay import parse_typed_key, register_keys_again, register_since
+    from oncehouse.sync.backfill.replay import parse_typed_key, register_since, reregister_keys
 
     if since is not None:
         count = register_since(sync, since)
     else:
-        count = register_keys_again(
-            sync, list(dict.fromkeys(parse_typed_key(sync, one) for one in key or ()))
-        )
+        count = reregister_keys(sync, list(dict.fromkeys(parse_typed_key(sync, one) for one in key or ())))
     if as_json:
         show_json(RegisteredKeys(sync=name, operations=count))
     else:

@@ -18,7 +18,7 @@ from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
     from oncehouse.sync.model.model_sync import ModelSync
-    from oncehouse.sync.verify.verify import Difference, VerifyReport
+    from oncehouse.sync.verify.verify import Difference, SyncVerifyReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def verify(
 
     chosen = select_to_verify(find(module, names), names or (), repair=repair)
     tell_aside(chosen.notes)
-    reports: list[VerifyReport] = []
+    reports: list[SyncVerifyReport] = []
     repaired: dict[str, int] = {}
     with KeyProgressView(as_json=as_json) as view:
         for sync in chosen.syncs:
@@ -84,7 +84,7 @@ def verify(
 
 def _verify_one(
     sync: type[ModelSync], chunk: int, view: KeyProgressView, *, repair: bool
-) -> tuple[VerifyReport, int]:
+) -> tuple[SyncVerifyReport, int]:
     """The report, and how many keys were synced again."""
     from oncehouse.sync.verify.repair import verify_and_repair
     from oncehouse.sync.verify.verify import verify as compare
@@ -94,7 +94,7 @@ def _verify_one(
     return in_thread(lambda: (compare(sync, keys_a_range=chunk, report=view), 0))
 
 
-def _describe(report: VerifyReport, repaired: int) -> SyncVerified:
+def _describe(report: SyncVerifyReport, repaired: int) -> SyncVerified:
     from oncehouse.sync.verify.advice import EXAMPLES
 
     known = {name: value for name, value in vars(report).items() if name != "differences"}
@@ -105,7 +105,7 @@ def _describe(report: VerifyReport, repaired: int) -> SyncVerified:
     return SyncVerified(**known, ok=report.is_clean, differences=differences, repaired=repaired)
 
 
-def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
+def _show(reports: list[SyncVerifyReport], repaired: dict[str, int]) -> None:
     from oncehouse.sync.verify.advice import describe_differences
     from oncehouse.sync.verify.verify import Difference
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 SEND_WITHIN_SECONDS = 180.0
 """How long an attempt may wait before its first byte leaves: for a free executor, for reading and encoding its rows."""
-LOOK_WITHIN_SECONDS = 600.0
+LOOKUP_TIMEOUT_SECONDS = 600.0
 """How long the check before a doubtful retry may take, so that its attempt gets its full time to send after it."""
 ANSWER_SLACK_SECONDS = 10.0
 """By how much a client may hear later than the server ends a query."""

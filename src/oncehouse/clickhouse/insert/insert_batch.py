@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.errors import Failure, Kind
-from oncehouse.clickhouse.insert.deadline import LOOK_WITHIN_SECONDS, Deadline, read_moment
+from oncehouse.clickhouse.errors import Failure, FailureKind
+from oncehouse.clickhouse.insert.deadline import LOOKUP_TIMEOUT_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.lost_answer import (
     FEW_ATTEMPTS,
     check_after_retry,
@@ -31,7 +31,7 @@ from oncehouse.clickhouse.insert.outcome import (
     Stopwatch,
 )
 from oncehouse.clickhouse.insert.repeatable_block import batch_id_array, encode_block, repeatable_settings
-from oncehouse.clickhouse.insert.session_fence import advise, keeping_settings, session_settings
+from oncehouse.clickhouse.insert.session_fence import advise, make_renewal_settings, session_settings
 from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.errors import OncehouseError
 
@@ -103,7 +103,7 @@ def _in_session(client: Client, request: InsertRequest) -> Client:
     """Each statement of a long check keeps the session of the attempt open."""
     if request.session is None:
         return client
-    return client.with_settings(keeping_settings(request.session))
+    return client.with_settings(make_renewal_settings(request.session))
 
 
 def _renew(client: Client, request: InsertRequest) -> Deadline | None:
@@ -113,9 +113,9 @@ def _renew(client: Client, request: InsertRequest) -> Deadline | None:
     process has taken over, and time may count from here; without sessions only the old deadline shows that.
     """
     deadline, now = request.deadline, read_moment()
-    if deadline is None or request.session is None or deadline.elapsed(now) > LOOK_WITHIN_SECONDS:
+    if deadline is None or request.session is None or deadline.elapsed(now) > LOOKUP_TIMEOUT_SECONDS:
         return deadline
-    client.query("SELECT 1", settings=keeping_settings(request.session))
+    client.query("SELECT 1", settings=make_renewal_settings(request.session))
     return Deadline(began=now, seconds=deadline.seconds)
 
 
@@ -124,8 +124,8 @@ def _classify(
 ) -> InsertOutcome:
     # A failure before the insert leaves what earlier attempts did as unknown as it was.
     unknown = request.outcome_unknown or (may_have_written and failure.outcome_unknown)
-    may_retry = failure.kind is Kind.TRANSIENT or (
-        failure.kind is Kind.UNLISTED and request.attempt < FEW_ATTEMPTS
+    may_retry = failure.kind is FailureKind.TRANSIENT or (
+        failure.kind is FailureKind.UNLISTED and request.attempt < FEW_ATTEMPTS
     )
     text = f"batch {request.batch_id} for {request.table}: {message}{advise(failure.code)}"
     if may_retry:

@@ -1,6 +1,6 @@
 """The last check of the deadline before bytes of an INSERT leave: in the connection, after encoding and connecting.
 
-Holds: while `sending_until` is open, nothing of a request goes out after its deadline. Before the first byte that is
+Holds: while `guard_sends` is open, nothing of a request goes out after its deadline. Before the first byte that is
 an error that says that nothing was sent; later the connection is given up half-way, with an unknown outcome.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Sending:
+class _SendLimit:
     deadline: Deadline
     in_flight_seconds: float
     begun: bool = False
@@ -60,16 +60,16 @@ def _describe_clocks(deadline: Deadline, now: Moment) -> str:
     )
 
 
-_sending: ContextVar[_Sending | None] = ContextVar("oncehouse_sending", default=None)
+_sending: ContextVar[_SendLimit | None] = ContextVar("oncehouse_sending", default=None)
 
 
 @contextmanager
-def sending_until(deadline: Deadline | None, *, in_flight_seconds: float) -> Iterator[None]:
+def guard_sends(deadline: Deadline | None, *, in_flight_seconds: float) -> Iterator[None]:
     """What is sent inside must begin before the deadline, and be sent whole `in_flight_seconds` after it."""
     if deadline is None:
         yield
         return
-    token = _sending.set(_Sending(deadline=deadline, in_flight_seconds=in_flight_seconds))
+    token = _sending.set(_SendLimit(deadline=deadline, in_flight_seconds=in_flight_seconds))
     try:
         yield
     finally:

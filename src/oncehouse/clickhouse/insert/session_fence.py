@@ -37,7 +37,7 @@ _ADVICE: dict[int | None, str] = {
 _LIMIT = "max_session_timeout"
 
 
-def opening_settings(session: str) -> Mapping[str, Any]:
+def make_open_settings(session: str) -> Mapping[str, Any]:
     """What a query is sent with to open a session."""
     return {"session_id": session, "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
 
@@ -73,10 +73,10 @@ def explain_session(error: OncehouseError) -> OncehouseError:
 
 def session_settings(session: str) -> Mapping[str, Any]:
     """What an INSERT is sent with to need that session, and to use it up."""
-    return {**_closing(session), "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
+    return {**_make_close_settings(session), "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
 
 
-def keeping_settings(session: str) -> Mapping[str, Any]:
+def make_renewal_settings(session: str) -> Mapping[str, Any]:
     """What a query is sent with that keeps the session open for as long again, and fails where it is not."""
     return {"session_id": session, "session_check": 1, "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
 
@@ -85,7 +85,7 @@ def end_session(client: Client, session: str) -> None:
     """Let no INSERT into this session begin any more; raises TransientError while one is arriving or runs."""
     try:
         # Servers before 25.3 may keep it all the same, until its time is over.
-        client.query("SELECT 1", settings=_closing(session))
+        client.query("SELECT 1", settings=_make_close_settings(session))
     except OncehouseError as error:
         match failure_of(error).code:
             case ErrorCode.SESSION_NOT_FOUND:
@@ -99,5 +99,5 @@ def end_session(client: Client, session: str) -> None:
                 raise
 
 
-def _closing(session: str) -> dict[str, Any]:
+def _make_close_settings(session: str) -> dict[str, Any]:
     return {"session_id": session, "session_check": 1, "close_session": 1}

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.errors import Kind
+from oncehouse.clickhouse.errors import FailureKind
 from oncehouse.errors import OncehouseError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 9.0
 # What has just ended is logged a moment after its answer.
 _MOMENT_SECONDS = 2.0
-_LOOK_EVERY_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _FINISHED = (
     "SELECT count() FROM system.query_log WHERE type = 'QueryFinish' "
     "AND event_date >= toDate({since:DateTime('UTC')}) - 1 AND query_id IN {ids:Array(String)}"
@@ -44,12 +44,12 @@ def has_finished(client: Client, query_ids: Sequence[str], *, since: float | Non
         may_write = _write_log(client)
         end = time.monotonic() + (_MOMENT_SECONDS if may_write else _WAIT_SECONDS)
         while not (found := _is_logged(client, query_ids, since)) and time.monotonic() < end:
-            time.sleep(_LOOK_EVERY_SECONDS)
+            time.sleep(_POLL_SECONDS)
             if may_write:
                 _write_log(client)
         return found  # noqa: TRY300 - next to the loop that sets it
     except OncehouseError as error:
-        if failure_of(error).kind is Kind.TRANSIENT:
+        if failure_of(error).kind is FailureKind.TRANSIENT:
             raise
     return False
 
@@ -64,7 +64,7 @@ def _write_log(client: Client) -> bool:
         try:
             client.command(statement)
         except OncehouseError as error:
-            if failure_of(error).kind is Kind.TRANSIENT:
+            if failure_of(error).kind is FailureKind.TRANSIENT:
                 raise
         else:
             return True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.error_codes import ErrorCode
-from oncehouse.clickhouse.insert.session_fence import explain_refusal, opening_settings
+from oncehouse.clickhouse.insert.session_fence import explain_refusal, make_open_settings
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.errors import ConfigurationError, OncehouseError
 
@@ -35,7 +35,7 @@ def read_session_reach(client: Client) -> bool | None:
         return None
     session = f"oncehouse-check-{uuid.uuid4()}"
     try:
-        client.query("SELECT 1", settings=opening_settings(session))
+        client.query("SELECT 1", settings=make_open_settings(session))
     except OncehouseError as error:
         raise explain_refusal(error) from error.__cause__
     try:

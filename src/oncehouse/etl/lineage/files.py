@@ -181,16 +181,16 @@ def load_lineage(folder: Path | str) -> tuple[Topic, ...]:
             f"{place}: no lineage file (*.yaml) there; set `lineage` in the settings to the folder that has them"
         )
     read: list[_Read] = []
-    told: list[str] = []
+    errors: list[str] = []
     for file in files:
         try:
             read.append(_read_file(file))
         except ConfigurationError as error:
-            told.append(str(error))
+            errors.append(str(error))
     # With a file missing, what the others depend on would look unknown.
-    told += [] if told else _tell_lineage(read)
-    if told:
-        raise ConfigurationError("\n".join(told))
+    errors += [] if errors else _describe_lineage(read)
+    if errors:
+        raise ConfigurationError("\n".join(errors))
     return tuple(topic for one in read for topic in one.topics)
 
 
@@ -271,15 +271,15 @@ def _place(name: str | None, folder: Path) -> str | None:
     return str(folder / name) if name is not None and name.endswith(_SQL_FILE) else name
 
 
-def _tell_lineage(read: Sequence[_Read]) -> list[str]:
+def _describe_lineage(read: Sequence[_Read]) -> list[str]:
     """What is wrong between topics, each at the line of the last topic that has the name."""
     places = {topic.topic: (one, ("topics", at)) for one in read for at, topic in enumerate(one.topics)}
-    told = []
+    errors = []
     for problem in check_lineage([topic for one in read for topic in one.topics]):
         one, path = places[problem.topic]
-        told.append(
+        errors.append(
             format_with_lines(
                 [Problem(path=(*path, problem.key), text=problem.text)], str(one.file), one.document
             )
         )
-    return told
+    return errors

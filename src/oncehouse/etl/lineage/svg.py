@@ -47,8 +47,8 @@ def draw_svg(
     `states` are a topic's name and what it does now, of which the first word gives the colour. Not `styled`: it
     stands in a page that has rules for its classes, and lets no style in.
     """
-    told = states or {}
-    layout = lay_out(lineage, lambda topic: _width(topic, told.get(topic.topic, "")))
+    topic_states = states or {}
+    layout = lay_out(lineage, lambda topic: _width(topic, topic_states.get(topic.topic, "")))
     size = f'width="{layout.width:.0f}" height="{layout.height:.0f}"'
     view = f'viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
     dark = f"@media (prefers-color-scheme: dark){{svg{{{_colours(_DARK)}}}}}"
@@ -62,7 +62,7 @@ def draw_svg(
         ]
     # Thick lines last: where two cross, the main source is seen.
     lines += [_draw_line(line) for line in sorted(layout.lines, key=lambda line: line.is_main)]
-    lines += [_draw_box(box, told.get(box.topic.topic, "")) for box in layout.boxes]
+    lines += [_draw_box(box, topic_states.get(box.topic.topic, "")) for box in layout.boxes]
     return "\n".join([*lines, "</svg>\n"])
 
 

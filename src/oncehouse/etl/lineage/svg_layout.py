@@ -59,13 +59,13 @@ class Layout:
 
 
 @dataclass(eq=False)
-class _Node:
+class _GraphNode:
     """A topic, or the place where a line passes a column."""
 
     column: int
     topic: Topic | None = None
-    before: list[_Node] = field(default_factory=list)
-    after: list[_Node] = field(default_factory=list)
+    before: list[_GraphNode] = field(default_factory=list)
+    after: list[_GraphNode] = field(default_factory=list)
     middle: float = 0.0
 
     @property
@@ -102,8 +102,8 @@ def lay_out(lineage: Sequence[Topic], width_of: Callable[[Topic], float]) -> Lay
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Route:
-    nodes: tuple[_Node, ...]
+class _LinkRoute:
+    nodes: tuple[_GraphNode, ...]
     """From the source's box, through places in columns between, to the reader's."""
     is_main: bool
 
@@ -122,33 +122,35 @@ def find_columns(lineage: Sequence[Topic]) -> dict[str, int]:
     return columns
 
 
-def _make_nodes(lineage: Sequence[Topic]) -> tuple[list[_Node], list[_Route]]:
+def _make_nodes(lineage: Sequence[Topic]) -> tuple[list[_GraphNode], list[_LinkRoute]]:
     columns, makers = find_columns(lineage), makers_by_table(lineage)
-    boxes = {topic.topic: _Node(column=columns[topic.topic], topic=topic) for topic in lineage}
+    boxes = {topic.topic: _GraphNode(column=columns[topic.topic], topic=topic) for topic in lineage}
     nodes, routes = list(boxes.values()), []
     for topic in lineage:
         for number, table in enumerate(topic.depends_on):
             if table not in makers:
                 continue
             start, end = boxes[makers[table].topic], boxes[topic.topic]
-            passed = [_Node(column=at) for at in range(start.column + 1, end.column)]
+            passed = [_GraphNode(column=at) for at in range(start.column + 1, end.column)]
             way = (start, *passed, end)
             for left, right in pairwise(way):
                 left.after.append(right)
                 right.before.append(left)
             nodes += passed
-            routes.append(_Route(nodes=way, is_main=number == 0))
+            routes.append(_LinkRoute(nodes=way, is_main=number == 0))
     return nodes, routes
 
 
-def _make_columns(nodes: Sequence[_Node]) -> list[list[_Node]]:
-    columns: list[list[_Node]] = [[] for _ in range(max((node.column for node in nodes), default=-1) + 1)]
+def _make_columns(nodes: Sequence[_GraphNode]) -> list[list[_GraphNode]]:
+    columns: list[list[_GraphNode]] = [
+        [] for _ in range(max((node.column for node in nodes), default=-1) + 1)
+    ]
     for node in nodes:
         columns[node.column].append(node)
     return columns
 
 
-def _order(columns: list[list[_Node]]) -> None:
+def _order(columns: list[list[_GraphNode]]) -> None:
     """Nodes near those they are joined with; the order with the fewest crossings is kept."""
     best, fewest = [list(column) for column in columns], _count_crossings(columns)
     for sweep in range(_SWEEPS):
@@ -160,21 +162,21 @@ def _order(columns: list[list[_Node]]) -> None:
     columns[:] = best
 
 
-def _sort_column(column: list[_Node], places: dict[_Node, int], *, forward: bool) -> None:
+def _sort_column(column: list[_GraphNode], places: dict[_GraphNode, int], *, forward: bool) -> None:
     """By the mean place of what stands before (or after) each node."""
 
-    def wish(node: _Node) -> float:
+    def target(node: _GraphNode) -> float:
         joined = node.before if forward else node.after
         return fmean(places[one] for one in joined) if joined else places[node]
 
-    column.sort(key=wish)
+    column.sort(key=target)
 
 
-def _find_places(columns: list[list[_Node]]) -> dict[_Node, int]:
+def _find_places(columns: list[list[_GraphNode]]) -> dict[_GraphNode, int]:
     return {node: at for column in columns for at, node in enumerate(column)}
 
 
-def _count_crossings(columns: list[list[_Node]]) -> int:
+def _count_crossings(columns: list[list[_GraphNode]]) -> int:
     places = _find_places(columns)
     crossings = 0
     for column in columns:
@@ -183,22 +185,22 @@ def _count_crossings(columns: list[list[_Node]]) -> int:
     return crossings
 
 
-def _settle(columns: list[list[_Node]]) -> None:
+def _settle(columns: list[list[_GraphNode]]) -> None:
     """Heights: each node as near as it can be to those it is joined with, in order and with space between."""
     for column in columns:
         _stack(column, [float(at) * (BOX_HEIGHT + _SPACE) for at in range(len(column))])
     for sweep in range(_SWEEPS):
         for column in columns if sweep % 2 else reversed(columns):
-            wishes = [
+            targets = [
                 fmean([*(one.middle for one in (*node.before, *node.after)), *([node.middle] * (sweep < 2))])
                 if node.before or node.after
                 else node.middle
                 for node in column
             ]
-            _stack(column, wishes)
+            _stack(column, targets)
 
 
-def _stack(column: list[_Node], wishes: list[float]) -> None:
+def _stack(column: list[_GraphNode], targets: list[float]) -> None:
     """Least squares under an order: neighbours that would overlap are pooled around the mean of their wishes."""
     offsets, at = [], 0.0
     for number, node in enumerate(column):
@@ -208,8 +210,8 @@ def _stack(column: list[_Node], wishes: list[float]) -> None:
             at += above.height / 2 + node.height / 2 + space
         offsets.append(at)
     pools: list[tuple[float, int]] = []
-    for wish, offset in zip(wishes, offsets, strict=True):
-        mean, count = wish - offset, 1
+    for target, offset in zip(targets, offsets, strict=True):
+        mean, count = target - offset, 1
         while pools and pools[-1][0] > mean:
             other, others = pools.pop()
             mean, count = (mean * count + other * others) / (count + others), count + others
@@ -220,7 +222,7 @@ def _stack(column: list[_Node], wishes: list[float]) -> None:
 
 
 def _place_columns(
-    columns: list[list[_Node]], routes: Sequence[_Route], width_of: Callable[[Topic], float]
+    columns: list[list[_GraphNode]], routes: Sequence[_LinkRoute], width_of: Callable[[Topic], float]
 ) -> tuple[list[float], list[float]]:
     """Left edge and width of each column; where many lines bend there is more room for them."""
     widths = [max((width_of(node.topic) for node in column if node.topic), default=0.0) for column in columns]
@@ -232,11 +234,11 @@ def _place_columns(
     return lefts, widths
 
 
-def _spread_ports(routes: Sequence[_Route]) -> dict[tuple[_Route, int], float]:
+def _spread_ports(routes: Sequence[_LinkRoute]) -> dict[tuple[_LinkRoute, int], float]:
     """(route, end) and how far from the middle of its box it begins or ends: lines of one box do not lie on another."""
-    ports: dict[tuple[_Route, int], float] = {}
+    ports: dict[tuple[_LinkRoute, int], float] = {}
     for end, neighbour in ((0, 1), (-1, -2)):
-        by_box: dict[_Node, list[tuple[float, _Route]]] = {}
+        by_box: dict[_GraphNode, list[tuple[float, _LinkRoute]]] = {}
         for route in routes:
             by_box.setdefault(route.nodes[end], []).append((route.nodes[neighbour].middle, route))
         for joined in by_box.values():
@@ -248,8 +250,8 @@ def _spread_ports(routes: Sequence[_Route]) -> dict[tuple[_Route, int], float]:
 
 
 def _draw_route(
-    route: _Route,
-    ports: dict[tuple[_Route, int], float],
+    route: _LinkRoute,
+    ports: dict[tuple[_LinkRoute, int], float],
     lefts: list[float],
     widths: list[float],
     top: float,

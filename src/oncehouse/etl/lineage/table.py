@@ -86,15 +86,15 @@ def read_lineage(client: Client, database: str) -> tuple[Topic, ...] | None:
 
 def write_lineage(client: Client, database: str, lineage: Sequence[Topic]) -> None:
     """Replace what the table holds, at one moment."""
-    aside = f"{quote(database)}.{quote(TABLE + 'New')}"
+    staging = f"{quote(database)}.{quote(TABLE + 'New')}"
     client.command(lineage_ddl(database))
-    client.command(f"DROP TABLE IF EXISTS {aside} SYNC")
+    client.command(f"DROP TABLE IF EXISTS {staging} SYNC")
     client.command(lineage_ddl(database, TABLE + "New"))
     if lineage:
         rows = _arrow_stream(lineage)
         client.insert_arrow(f"{database}.{TABLE}New", tuple(_NAMES.split(", ")), rows, {})
-    client.command(f"EXCHANGE TABLES {quote(database)}.{quote(TABLE)} AND {aside}")
-    client.command(f"DROP TABLE {aside} SYNC")
+    client.command(f"EXCHANGE TABLES {quote(database)}.{quote(TABLE)} AND {staging}")
+    client.command(f"DROP TABLE {staging} SYNC")
 
 
 def _arrow_stream(lineage: Sequence[Topic]) -> pa.Buffer:

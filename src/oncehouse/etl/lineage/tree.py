@@ -50,17 +50,17 @@ class _Tree:
     def draw(self, topic: Topic, lead: str, below: str) -> None:
         """`lead` stands before the topic's own line, `below` before those under it."""
         children = [self.makers[table] for table in topic.depends_on if table in self.makers]
-        again = topic.topic in self.shown and bool(children)
-        under = below + ("│   " if children and not again else "    ")
-        self.lines.extend(self._spell(topic, lead, under, again=again))
+        is_repeat = topic.topic in self.shown and bool(children)
+        under = below + ("│   " if children and not is_repeat else "    ")
+        self.lines.extend(self._format(topic, lead, under, is_repeat=is_repeat))
         self.shown.add(topic.topic)
-        for child in () if again else children:
+        for child in () if is_repeat else children:
             branch, under = ("└── ", "    ") if child is children[-1] else ("├── ", "│   ")
             self.draw(child, below + branch, below + under)
 
-    def _spell(self, topic: Topic, lead: str, under: str, *, again: bool) -> list[str]:
-        note = f"({'shown above' if again else describe_topic(topic)})"
-        state = self.states.get(topic.topic, "") if not again else ""
+    def _format(self, topic: Topic, lead: str, under: str, *, is_repeat: bool) -> list[str]:
+        note = f"({'shown above' if is_repeat else describe_topic(topic)})"
+        state = self.states.get(topic.topic, "") if not is_repeat else ""
         line = "  ".join(part for part in (f"{lead}{topic.topic}", topic.dst, note, state) if part)
         if len(line) <= self.width:
             return [line]

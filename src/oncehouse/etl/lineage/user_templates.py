@@ -199,12 +199,12 @@ def _sort_statements(
     places = [at for at, one in enumerate(statements) if _YIELDS_ROWS.match(one.words)]
     if len(places) != 1:
         line = statements[places[1]].line if places else 1
-        told = (
+        problem = (
             "a second SELECT; exactly one statement yields the rows"
             if places
             else "no SELECT that yields the rows"
         )
-        raise _refuse(path, line, told)
+        raise _refuse(path, line, problem)
     at = places[0]
     for one in (*statements[:at], *statements[at + 1 :]):
         into = _INSERT_INTO.match(one.words)

@@ -50,9 +50,9 @@ def format_expectation(expectation: Expectation) -> str:
     name = (
         f"{expectation.check}({', '.join(expectation.columns)})" if expectation.columns else expectation.check
     )
-    spell = _format_share if expectation.check == ExpectationKind.NULL_SHARE else str
+    format_figure = _format_share if expectation.check == ExpectationKind.NULL_SHARE else str
     bounds = [
-        f"{word} {spell(bound)}"
+        f"{word} {format_figure(bound)}"
         for word, bound in (("at least", expectation.at_least), ("at most", expectation.at_most))
         if bound is not None
     ]
@@ -78,14 +78,14 @@ def evaluate(expectations: Sequence[Expectation], row: Sequence[Any]) -> tuple[E
 
 
 def explain_stop(
-    topic: Topic, span: Range, stopped: Sequence[ExpectationResult], *, job_kind: str = "", aside: str = ""
+    topic: Topic, span: Range, stopped: Sequence[ExpectationResult], *, job_kind: str = "", staging: str = ""
 ) -> str:
     """What did not hold, and how the topic can go on. `job_kind` is that of a backfill job; `aside` is the staging
     table of a reload or a range."""
     others = f" (and {len(stopped) - 1} more, see `oncehouse etl log checks`)" if len(stopped) > 1 else ""
     found = f"{stopped[0]}{others}"
     if topic.template != Template.STEP:
-        how = f"What was built stands in {aside}. It is built anew with each retry"
+        how = f"What was built stands in {staging}. It is built anew with each retry"
     elif job_kind:
         # No advice to seek: that would move the forward runs, which stand elsewhere.
         how = f"No row of this {job_kind}'s range went in. Each retry checks it, the forward runs go on"

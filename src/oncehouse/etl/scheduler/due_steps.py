@@ -51,7 +51,7 @@ def due_steps(
         if offset.state == PAUSED:
             return PausedTopic(topic=topic, offset=offset)
         if topic.topic in built and offset.is_pipeline_declaration:
-            reason = _tell_misplaced(offset)
+            reason = _describe_misplaced(offset)
         else:
             reason = _reason_to_hold_back(offset, now_ms, hostid, lease_seconds)
         if reason:
@@ -70,7 +70,7 @@ def due_steps(
     return tuple(decide(topic) for topic in topics)
 
 
-def _tell_misplaced(offset: Offset) -> str:
+def _describe_misplaced(offset: Offset) -> str:
     return (
         f"{offset.consumer} has declared it as a source, and it is built: let tables[].declare.topic of that pipeline "
         f"name the source's own topic, then `oncehouse etl seek {offset.topic} start`"
@@ -81,7 +81,7 @@ def _decide_forward(
     topic: Topic, offset: Offset, reaches: TopicBounds, now_ms: int, known_empty: EmptyRange | None
 ) -> DueStep | WaitingTopic:
     reason = (
-        _tell_late(topic, offset) if is_stopped(topic, offset) else _reason_to_pace(topic, offset, now_ms)
+        _describe_late(topic, offset) if is_stopped(topic, offset) else _reason_to_pace(topic, offset, now_ms)
     )
     if reason:
         return WaitingTopic(topic=topic, offset=offset, reason=reason)
@@ -96,7 +96,7 @@ def wait_for_rows(due: DueStep) -> WaitingTopic:
     return WaitingTopic(topic=due.topic, offset=due.offset, reason=f"its new rows are after {due.limit}")
 
 
-def _tell_late(topic: Topic, offset: Offset) -> str:
+def _describe_late(topic: Topic, offset: Offset) -> str:
     return (
         f"{count_late(offset.topic_state.segments)} rows came late; look at them, then `oncehouse etl resume "
         f"{topic.topic}` lets them pass, and `late: repair` in the lineage builds them"
@@ -131,7 +131,7 @@ def _decide_by_sources(topic: Topic, offset: Offset, reaches: TopicBounds) -> Du
     if newest is None or newest <= offset.last:
         return WaitingTopic(topic=topic, offset=offset, reason="nothing new")
     if bound.upto < offset.last:
-        return WaitingTopic(topic=topic, offset=offset, reason=_tell_behind(topic, bound))
+        return WaitingTopic(topic=topic, offset=offset, reason=_describe_behind(topic, bound))
     return _due(topic, offset, bound.upto, bound)
 
 
@@ -153,21 +153,21 @@ def _due(topic: Topic, offset: Offset, upper: Position, bound: TopicBound) -> Du
         offset=offset,
         upper_ms=upper.time_ms,
         upper_id=upper.id,
-        limit=_tell_limit(topic, bound),
+        limit=_describe_limit(topic, bound),
         is_delayed=not bound.table,
     )
 
 
-def _tell_limit(topic: Topic, bound: TopicBound) -> str:
+def _describe_limit(topic: Topic, bound: TopicBound) -> str:
     at = format_position_time(bound.upto)
     if not bound.table:
         return f"{at}, now less its delay of {topic.delay_seconds:g} s"
     return f"{at}, up to which {bound.table} {'is declared to have' if bound.is_declared else 'has'} come"
 
 
-def _tell_behind(topic: Topic, bound: TopicBound) -> str:
+def _describe_behind(topic: Topic, bound: TopicBound) -> str:
     """The topic stands further than it may go: a source is slower, was declared back, or a clock or delay changed."""
     if not bound.table:
-        return f"it stands after {_tell_limit(topic, bound)}"
+        return f"it stands after {_describe_limit(topic, bound)}"
     how = "is declared to be" if bound.is_declared else "is"
     return f"{bound.table} {how} at {format_position_time(bound.upto)}, behind the others"

@@ -51,22 +51,22 @@ class LateRowWatch:
             return False
         return True
 
-    def look(self) -> int:
+    def record(self) -> int:
         """Count, and write down what has changed; for how many topics that was."""
         known = self._store.read_all()
         inserted = read_insertions(self._client, {topic.depends_on[0] for topic in self._topics})
-        asked: dict[str, tuple[str, tuple[CoveredRange, ...]]] = {}
+        to_count: dict[str, tuple[str, tuple[CoveredRange, ...]]] = {}
         for topic in self._topics:
             segments = select_covered(topic, known.offsets.get(topic.topic))
             number = inserted.get(topic.depends_on[0])
             if segments and (number is None or self._seen.get(topic.topic) != (number, segments)):
-                asked[topic.topic] = (topic.depends_on[0], segments)
+                to_count[topic.topic] = (topic.depends_on[0], segments)
         counted = count_covered(
-            self._client, [(source, one) for source, segments in asked.values() for one in segments]
+            self._client, [(source, one) for source, segments in to_count.values() for one in segments]
         )
         counts = iter(counted)
         changed = 0
-        for name, (source, segments) in asked.items():
+        for name, (source, segments) in to_count.items():
             found = {segment: next(counts) for segment in segments}
             if self._note(known.offsets[name], found):
                 changed += 1
@@ -92,12 +92,12 @@ def select_covered(topic: Topic, offset: Offset | None) -> tuple[CoveredRange, .
     return tuple(one for one in offset.topic_state.segments if one.upto.time_ms >= from_ms)
 
 
-def count_covered(client: Client, asked: Sequence[tuple[str, CoveredRange]]) -> list[int]:
+def count_covered(client: Client, to_count: Sequence[tuple[str, CoveredRange]]) -> list[int]:
     """Rows of each source within each range, on a replica that is in step: rows that it does not show yet would be
     late ones afterwards."""
-    counts = [0] * len(asked)
-    for start in range(0, len(asked), _RANGES_PER_QUERY):
-        chunk = asked[start : start + _RANGES_PER_QUERY]
+    counts = [0] * len(to_count)
+    for start in range(0, len(to_count), _RANGES_PER_QUERY):
+        chunk = to_count[start : start + _RANGES_PER_QUERY]
         sql = " UNION ALL ".join(
             _count_sql(number, table, segment) for number, (table, segment) in enumerate(chunk)
         )

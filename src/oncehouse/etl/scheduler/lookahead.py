@@ -25,11 +25,11 @@ class _Cut:
     upper: Position
 
 
-class LookAhead:
+class Lookahead:
     def __init__(self, find: Find) -> None:
         self._find = find
         self._cut: dict[str, _Cut] = {}
-        self._asked: dict[str, tuple[_Cut, Future[Range | None]]] = {}
+        self._pending: dict[str, tuple[_Cut, Future[Range | None]]] = {}
 
     def note(self, decision: DueStep, span: Range) -> None:
         """A step was done."""
@@ -40,13 +40,13 @@ class LookAhead:
     def ask(self, pool: Executor) -> None:
         """Begin to look, without waiting for it; once after each step."""
         cuts, self._cut = self._cut, {}
-        self._asked = {
+        self._pending = {
             name: (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper)) for name, cut in cuts.items()
         }
 
     def take(self, decision: DueStep) -> Range | None:
         """The range of the step that was decided on, if it is known by now. Each is taken once."""
-        cut, found = self._asked.pop(decision.topic.topic, (None, None))
+        cut, found = self._pending.pop(decision.topic.topic, (None, None))
         if cut is None or found is None or cut.last != decision.offset.last or cut.topic != decision.topic:
             return None
         if cut.upper > decision.upper or found.exception() is not None:

@@ -26,7 +26,7 @@ from oncehouse.etl.quality.check_log import write_checks
 from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.scheduler.heartbeat import TopicHeartbeat
 from oncehouse.etl.scheduler.late_rows import LateRowWatch
-from oncehouse.etl.scheduler.lookahead import LookAhead
+from oncehouse.etl.scheduler.lookahead import Lookahead
 from oncehouse.etl.scheduler.step_runner import StepDone, StepRunner, discard_checks
 from oncehouse.etl.scheduler.topic_bound import find_decisive_tables, find_declared
 from oncehouse.etl.settings import AHEAD_SECONDS, LATE_EVERY_SECONDS
@@ -91,7 +91,7 @@ class Scheduler:
         *,
         folder: Path,
         worker: TopicWorker | None = None,
-        side_by_side: int = 4,
+        parallel: int = 4,
         database: str | None = None,
         late_every_seconds: float = LATE_EVERY_SECONDS,
         ahead_seconds: float = AHEAD_SECONDS,
@@ -117,15 +117,15 @@ class Scheduler:
             note=note,
             waited_for=waited_for,
         )
-        self._ahead = LookAhead(self._runner.planner.find_next)
-        self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
+        self._ahead = Lookahead(self._runner.planner.find_next)
+        self._pool = ThreadPoolExecutor(max_workers=parallel, thread_name_prefix="oncehouse-etl")
         self._empty: dict[str, EmptyRange] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""
         # Apart, so that what runs beside the forward steps never takes their places.
-        self._side_pool = ThreadPoolExecutor(
-            max_workers=max(1, side_by_side // 2), thread_name_prefix="oncehouse-etl-side"
+        self._backfill_pool = ThreadPoolExecutor(
+            max_workers=max(1, parallel // 2), thread_name_prefix="oncehouse-etl-side"
         )
-        self._sides: dict[str, Future[StepOutcome]] = {}
+        self._backfills: dict[str, Future[StepOutcome]] = {}
         """Topics whose back-fill or repair is under way in this process."""
         self._has_declarations = True
         """Whether sources may be declared to have come further than their rows, by the latest look."""
@@ -142,15 +142,15 @@ class Scheduler:
     def close(self) -> None:
         """Waits for the steps under way."""
         self._pool.shutdown()
-        self._side_pool.shutdown()
+        self._backfill_pool.shutdown()
         self._heartbeat.stop()
 
     def decide(self) -> tuple[Decision, ...]:
         """What every topic would do now."""
-        return self._decide(looks_ahead=False)
+        return self._decide(uses_lookahead=False)
 
-    def _decide(self, *, looks_ahead: bool) -> tuple[Decision, ...]:
-        if looks_ahead:
+    def _decide(self, *, uses_lookahead: bool) -> tuple[Decision, ...]:
+        if uses_lookahead:
             self._ahead.ask(self._pool)
         snapshot, sources, declared = self._read()
         clock_ms = snapshot.now_ms if sources.clock_ms is None else sources.clock_ms
@@ -182,9 +182,9 @@ class Scheduler:
             self._has_declarations = bool(declared)
             return snapshot, sources, declared
         # Concurrently: sources that are seen a moment older than the offsets only make a step shorter.
-        asked = self._pool.submit(read_sources, self._client, tables)
+        sources_read = self._pool.submit(read_sources, self._client, tables)
         snapshot = self._store.read_all()
-        sources = asked.result()
+        sources = sources_read.result()
         self._has_declarations = bool(find_declared(self._lineage, snapshot.offsets))
         return snapshot, sources, {}
 
@@ -206,39 +206,39 @@ class Scheduler:
         except OncehouseError as error:
             return StepFailed(topic=decision.topic.topic, why=str(error))
 
-    def run_round(self, *, waits_for_sides: bool = True) -> SchedulerRound:
+    def run_round(self, *, waits_for_backfills: bool = True) -> SchedulerRound:
         """One step of every topic that is due, in parallel; waits for all of them.
 
         Back-fills and repairs may take longer than the round: then their outcome is told by a later one.
         """
-        decisions = self._decide(looks_ahead=True)
-        free = [one for one in decisions if one.topic.topic not in self._sides]
+        decisions = self._decide(uses_lookahead=True)
+        free = [one for one in decisions if one.topic.topic not in self._backfills]
         for one in free:
             if isinstance(one, DueJob):
-                self._sides[one.topic.topic] = self._side_pool.submit(self._run, one)
+                self._backfills[one.topic.topic] = self._backfill_pool.submit(self._run, one)
         done = tuple(
             self._pool.map(self._run, (one for one in free if isinstance(one, DueStep | ResumeStep)))
         )
         return SchedulerRound(
-            decisions=decisions, outcomes=(*done, *self._collect_sides(waits=waits_for_sides))
+            decisions=decisions, outcomes=(*done, *self._collect_backfills(waits=waits_for_backfills))
         )
 
-    def _collect_sides(self, *, waits: bool) -> tuple[StepOutcome, ...]:
-        ended = [name for name, due_job in self._sides.items() if waits or due_job.done()]
-        return tuple(self._sides.pop(name).result() for name in ended)
+    def _collect_backfills(self, *, waits: bool) -> tuple[StepOutcome, ...]:
+        ended = [name for name, due_job in self._backfills.items() if waits or due_job.done()]
+        return tuple(self._backfills.pop(name).result() for name in ended)
 
-    def look_for_late_rows(self, *, at_once: bool = False) -> bool:
+    def find_late_rows(self, *, at_once: bool = False) -> bool:
         """Count what came late, if it is time to; whether something new was found out."""
         if not at_once and not self._late.take_turn(self._late_every_seconds):
             return False
-        return self._late.look() > 0
+        return self._late.record() > 0
 
     def run_until_idle(self, *, most_rounds: int = 10_000) -> tuple[SchedulerRound, ...]:
         """Rounds until one does nothing: for catching up, tests and one-shot jobs."""
         rounds: list[SchedulerRound] = []
         while len(rounds) < most_rounds:
             rounds.append(self.run_round())
-            if not rounds[-1].did_something and not self.look_for_late_rows(at_once=True):
+            if not rounds[-1].did_something and not self.find_late_rows(at_once=True):
                 break
         return tuple(rounds)
 
@@ -253,10 +253,10 @@ class Scheduler:
         looked = -math.inf
         while not stop.is_set():
             try:
-                done = self.run_round(waits_for_sides=False)
+                done = self.run_round(waits_for_backfills=False)
                 if time.monotonic() - looked >= self._late_every_seconds:
                     looked = time.monotonic()
-                    self.look_for_late_rows()
+                    self.find_late_rows()
             except TransientError as error:  # ClickHouse or the store is away: nothing to do until it is back
                 report(error)
                 stop.wait(idle_seconds)

@@ -39,9 +39,9 @@ from oncehouse.etl.steps.operations import (
     Begin,
     Exchange,
     Expect,
-    Fit,
     FixRange,
     Freeze,
+    RangeSize,
     ReplacePartitions,
     WriteJobRange,
     WriteLast,
@@ -139,10 +139,10 @@ class StepRunner:
                         begun = self._begin(step, operation, lock)
                     elif isinstance(operation, Freeze):
                         done = self._freeze(done, operation)
-                    elif isinstance(operation, Fit):
-                        done = self._fit_range(done, lock)
+                    elif isinstance(operation, RangeSize):
+                        done = self._size_range(done, lock)
                     elif isinstance(operation, Expect):
-                        warnings = self._look(operation, done)
+                        warnings = self._check_expectations(operation, done)
                     elif isinstance(operation, FixRange):
                         begun = self._fix_range(operation, lock)
                     elif isinstance(operation, WriteLast):
@@ -216,7 +216,7 @@ class StepRunner:
         rows = record_late_rows(self._client, step.topic, operation)
         return replace(_with_rows(step, rows), span=replace(step.span, rows=rows))
 
-    def _fit_range(self, step: TopicStep, lock: AbstractContextManager[object]) -> TopicStep:
+    def _size_range(self, step: TopicStep, lock: AbstractContextManager[object]) -> TopicStep:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
         while (
             rows := self._sizing.count_output(step.topic, step.prepared.transform, step.span)
@@ -247,7 +247,7 @@ class StepRunner:
                 rows=operation.rows,
             )
 
-    def _look(self, operation: Expect, step: TopicStep) -> tuple[str, ...]:
+    def _check_expectations(self, operation: Expect, step: TopicStep) -> tuple[str, ...]:
         """What did not hold and only warns; raises when something did not hold that stops."""
         (row,) = read_in_step(
             self._client,
@@ -261,8 +261,8 @@ class StepRunner:
             swap = next(
                 (one for one in step.operations if isinstance(one, Exchange | ReplacePartitions)), None
             )
-            aside = swap.aside if swap else ""
-            why = explain_stop(step.topic, step.span, stopped, job_kind=_job_kind_of(step), aside=aside)
+            staging = swap.staging if swap else ""
+            why = explain_stop(step.topic, step.span, stopped, job_kind=_job_kind_of(step), staging=staging)
             raise ExpectationError(why)
         return tuple(str(verdict) for verdict in verdicts if verdict.outcome == ExpectationOutcome.WARNED)
 

@@ -92,7 +92,9 @@ class _ClickHouseOffsets(ABC):
 
     def _attempt(self, topic: str, decide: Decide, seen: Offset | None) -> Offset | None:
         """The row as written, or None when another process was quicker."""
-        row, now_ms = self._read(topic) if seen is None or self._clock is None else (seen, self._tell_time())
+        row, now_ms = (
+            self._read(topic) if seen is None or self._clock is None else (seen, self._estimate_time())
+        )
         # Every write moves `run`, so it tells the versions of a row apart.
         run_ms = max(now_ms, row.run_ms + 1 if row else 0)
         wanted = replace(decide(row or new_offset(topic), now_ms), run_ms=run_ms)
@@ -121,7 +123,7 @@ class _ClickHouseOffsets(ABC):
         self._clock = (now_ms, time.monotonic())
         return now_ms
 
-    def _tell_time(self) -> int:
+    def _estimate_time(self) -> int:
         """The server's time by what it was: never ahead of it, so a lease is at worst taken for older than it is."""
         noted_ms, noted_at = self._clock or (0, 0.0)
         return noted_ms + int((time.monotonic() - noted_at) * 1000)
@@ -155,8 +157,8 @@ class KeeperMapOffsets(_ClickHouseOffsets):
             # A mutation costs by column, and by its condition for each of them: so only what differs is set, and one
             # column alone looks whether the row is the one that was seen. It may look at other topics' rows.
             changed = [f"{name} = {values[name]}" for name in _ATTRIBUTES if _differ(name, row, wanted)]
-            look = f"throwIf(topic = {{topic:String}} AND {_other_than(row)})"
-            changed.append(f"run = fromUnixTimestamp64Milli({wanted.run_ms} + {look})")
+            guard = f"throwIf(topic = {{topic:String}} AND {_other_than(row)})"
+            changed.append(f"run = fromUnixTimestamp64Milli({wanted.run_ms} + {guard})")
             sql = f"ALTER TABLE {self._name} UPDATE {', '.join(changed)} WHERE topic = {{topic:String}}"
         self._client.command(sql, _texts(row, wanted), {"keeper_map_strict_mode": 1, **_ONE_ROW})
 
@@ -276,8 +278,8 @@ def _is_rivalry(error: OncehouseError) -> bool:
 
 
 def _offset(row: tuple[Any, ...]) -> Offset:
-    topic, last_ms, last_id, next_ms, next_id, rows, run_ms, consumer, state, hostid, _now_ms, *beside = row
-    generation, job_kind, resume_ms, resume_id, topic_state = beside
+    topic, last_ms, last_id, next_ms, next_id, rows, run_ms, consumer, state, hostid, _now_ms, *rest = row
+    generation, job_kind, resume_ms, resume_id, topic_state = rest
     return Offset(
         topic=topic,
         last=Position(time_ms=last_ms, id=last_id),

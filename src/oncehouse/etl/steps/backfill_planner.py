@@ -39,7 +39,7 @@ class JobPlan:
 class JobPlanner:
     client: Client
     hostid: str
-    fit: Callable[[Topic, Transform, Range], Range]
+    size_range: Callable[[Topic, Transform, Range], Range]
     """Narrows a range until what its transform yields fits one block."""
 
     def plan(
@@ -48,7 +48,7 @@ class JobPlanner:
         """`most_blocks` is how many blocks an insert may make; 0 sets no bound."""
         if due_job.job_kind is JobKind.REPAIR and due_job.topic.template is Template.STEP:
             check_repairable(self.client, due_job.topic, tuple(columns))
-        span = self._again(due_job.opened) if due_job.opened else self._find(due_job, transform)
+        span = self._repeat(due_job.opened) if due_job.opened else self._find(due_job, transform)
         if span is None:
             covered = Range(last=due_job.after, next=due_job.upto, rows=0, is_cut=False)
             mark = MarkCovered(topic=due_job.topic.topic, after=due_job.after, upto=due_job.upto)
@@ -56,7 +56,7 @@ class JobPlanner:
         operations = self._lay_out(due_job, transform, columns, span, most_blocks)
         return JobPlan(span=span, operations=operations)
 
-    def _again(self, opened: OpenRange) -> Range:
+    def _repeat(self, opened: OpenRange) -> Range:
         return Range(last=opened.last, next=opened.next, rows=opened.rows, is_cut=True)
 
     def _find(self, due_job: DueJob, transform: Transform) -> Range | None:
@@ -82,7 +82,7 @@ class JobPlanner:
         if found is None:
             return None
         whole = found if found.is_cut else replace(found, next=due_job.upto)
-        return whole if transform.offsets_table else self.fit(topic, transform, whole)
+        return whole if transform.offsets_table else self.size_range(topic, transform, whole)
 
     def _lay_out(
         self, due_job: DueJob, transform: Transform, columns: Mapping[str, str], span: Range, most_blocks: int

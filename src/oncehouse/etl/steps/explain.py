@@ -16,12 +16,12 @@ from oncehouse.etl.steps.operations import (
     Exchange,
     Execute,
     Expect,
-    Fit,
     FixRange,
     Freeze,
     Insert,
     MarkCovered,
     Operation,
+    RangeSize,
     ReplacePartitions,
     WriteJobRange,
     WriteLast,
@@ -54,7 +54,7 @@ def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one 
             return (
                 f"write into {quote_table(operation.table)} which rows of the range the table does not hold"
             )
-        case Fit():
+        case RangeSize():
             return f"count the transform's rows, halve next while they are more than {BLOCK_ROWS}"
         case Expect():
             expected = "".join(
@@ -73,12 +73,12 @@ def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one 
             return f"drop what earlier runs have left beside {quote_table(operation.dst)}"
         case Exchange():
             return (
-                f"EXCHANGE TABLES {quote_table(operation.dst)} AND {quote_table(operation.aside)}, "
+                f"EXCHANGE TABLES {quote_table(operation.dst)} AND {quote_table(operation.staging)}, "
                 f"if it has {operation.gate_share:.0%} of the rows or more"
             )
         case ReplacePartitions():
             return (
-                f"ALTER TABLE {quote_table(operation.dst)} REPLACE PARTITION … FROM {quote_table(operation.aside)}, "
+                f"ALTER TABLE {quote_table(operation.dst)} REPLACE PARTITION … FROM {quote_table(operation.staging)}, "
                 f"if each has {operation.gate_share:.0%} of its rows or more"
             )
         case WriteLast():

@@ -24,11 +24,11 @@ from oncehouse.etl.steps.operations import (
     Exchange,
     Execute,
     Expect,
-    Fit,
     FixRange,
     Freeze,
     Insert,
     Operation,
+    RangeSize,
     ReplacePartitions,
     WriteJobRange,
     WriteLast,
@@ -60,14 +60,14 @@ def step_operations(
     many blocks (one a partition) an insert may make: as many as the table remembers; 0 sets no bound.
     """
     token = token_of(topic.topic, span.last, span.next, generation)
-    looks: list[Operation] = [] if is_fixed else [Fit(select=transform.select)]
+    reads: list[Operation] = [] if is_fixed else [RangeSize(select=transform.select)]
     if topic.expect and not is_resumed:
-        looks.append(_check_output(topic, transform, columns, span))
+        reads.append(_check_output(topic, transform, columns, span))
     return (
-        WriteNext(topic=topic.topic, next=span.next, state=SIZING if looks else INSERTING),
+        WriteNext(topic=topic.topic, next=span.next, state=SIZING if reads else INSERTING),
         *before_operations(topic, transform, span),
-        *looks,
-        *([FixRange(topic=topic.topic, next=span.next, rows=span.rows)] if looks else []),
+        *reads,
+        *([FixRange(topic=topic.topic, next=span.next, rows=span.rows)] if reads else []),
         Insert(
             sql=insert_sql(topic.dst, tuple(columns), transform),
             token=token,
@@ -141,24 +141,24 @@ def rebuild_operations(
 ) -> tuple[Operation, ...]:
     """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run, and so is the name
     of what it builds: no other process can put that in place, nor fill it."""
-    aside = staging_table(topic.dst, token)
+    staging = staging_table(topic.dst, token)
     replaces_partitions = topic.template is Template.RANGE
     swap = ReplacePartitions if replaces_partitions else Exchange
     return (
         WriteNext(topic=topic.topic, next=span.next, state=INSERTING),
         DropStagingTables(dst=topic.dst),
-        Execute(sql=f"CREATE TABLE {quote_table(aside)} AS {quote_table(topic.dst)}"),
+        Execute(sql=f"CREATE TABLE {quote_table(staging)} AS {quote_table(topic.dst)}"),
         *before_operations(topic, transform, span),
         Insert(
-            sql=insert_sql(aside, tuple(columns), transform),
+            sql=insert_sql(staging, tuple(columns), transform),
             token=token,
             parameters=bind_range(topic, transform, span, hostid),
             settings=insert_settings(token),
         ),
-        *([_check_staging(topic, columns, aside)] if topic.expect else []),
-        swap(dst=topic.dst, aside=aside, gate_share=topic.gate_share),
+        *([_check_staging(topic, columns, staging)] if topic.expect else []),
+        swap(dst=topic.dst, staging=staging, gate_share=topic.gate_share),
         *_after_operations(topic, transform, span),
-        Execute(sql=f"DROP TABLE IF EXISTS {quote_table(aside)} SYNC"),
+        Execute(sql=f"DROP TABLE IF EXISTS {quote_table(staging)} SYNC"),
         WriteLast(topic=topic.topic, rows=span.rows, state=DONE, is_whole=not replaces_partitions),
     )
 
@@ -191,8 +191,8 @@ def _number_statements(
 ) -> Iterator[Execute]:
     """The user's own statements, each with what a failure of it is told by."""
     for number, sql in enumerate(statements, 1):
-        told = f"Topic {topic.topic}: statement {number} of {len(statements)} of `{key}`"
-        yield Execute(sql=sql, parameters=parameters, told_as=told)
+        label = f"Topic {topic.topic}: statement {number} of {len(statements)} of `{key}`"
+        yield Execute(sql=sql, parameters=parameters, label=label)
 
 
 def _check_output(topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range) -> Expect:
@@ -223,12 +223,12 @@ def _check_late_rows(
     return (Expect(topic=topic.topic, sql=sql, parameters=parameters, expectations=expected),)
 
 
-def _check_staging(topic: Topic, columns: Mapping[str, str], aside: str) -> Expect:
+def _check_staging(topic: Topic, columns: Mapping[str, str], staging: str) -> Expect:
     """On what was built, before it is put in place."""
     counts = any(one.check == ExpectationKind.ROWS_PER_SOURCE_ROW for one in topic.expect)
     source_rows = f"(SELECT count() FROM {quote_table(topic.depends_on[0])})" if counts else "0"  # noqa: S608 - quoted
     sql, bound = measure_sql(
-        topic.expect, columns, rows_from=quote_table(aside), source_rows=f"{source_rows} AS source_rows"
+        topic.expect, columns, rows_from=quote_table(staging), source_rows=f"{source_rows} AS source_rows"
     )
     return Expect(topic=topic.topic, sql=sql, parameters=bound, expectations=topic.expect)
 

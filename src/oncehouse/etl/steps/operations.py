@@ -51,7 +51,7 @@ class Freeze:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class RangeSize:
     """Count what the transform yields for `next`, and halve `next` until that fits one block."""
 
     select: str
@@ -83,7 +83,7 @@ class Execute:
 
     sql: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    told_as: str = ""
+    label: str = ""
     """Of a statement of the user's own: topic, key and number, with which a failure of it begins."""
 
 
@@ -107,7 +107,7 @@ class Exchange:
     """Put the table built aside in place, if it has rows enough."""
 
     dst: str
-    aside: str
+    staging: str
     gate_share: float
 
 
@@ -116,7 +116,7 @@ class ReplacePartitions:
     """Put each partition built aside in place, if every one has rows enough."""
 
     dst: str
-    aside: str
+    staging: str
     gate_share: float
 
 
@@ -136,7 +136,7 @@ Operation = (
     Begin
     | MarkCovered
     | Freeze
-    | Fit
+    | RangeSize
     | Expect
     | FixRange
     | Execute

@@ -24,10 +24,10 @@ class RangeSizing:
         self._client = client
         self.block_rows = block_rows
 
-    def surely_fits(self, span: Range) -> bool:
+    def is_surely_small(self, span: Range) -> bool:
         return span.rows * _SURE_FAN_OUT <= self.block_rows
 
-    def fit(self, topic: Topic, transform: Transform, span: Range) -> Range:
+    def size_range(self, topic: Topic, transform: Transform, span: Range) -> Range:
         while (rows := self.count_output(topic, transform, span)) > self.block_rows:
             span = self.halve(topic, span, rows)
         return span

@@ -73,9 +73,9 @@ class StepPlanner:
         prepared = self.preparation.prepare(decision.topic)
         match decision:
             case DueJob():
-                return self._plan_side(decision, prepared)
+                return self._plan_backfill(decision, prepared)
             case ResumeStep():
-                return self._plan_again(decision, prepared)
+                return self._plan_repeat(decision, prepared)
             case DueStep():
                 return self._plan_due(decision, prepared, found)
 
@@ -90,10 +90,10 @@ class StepPlanner:
             maxstep_rows=topic.maxstep_rows,
         )
 
-    def _plan_again(self, decision: ResumeStep, prepared: PreparedTransform) -> TopicStep:
+    def _plan_repeat(self, decision: ResumeStep, prepared: PreparedTransform) -> TopicStep:
         topic, seen = decision.topic, decision.offset
         if seen.job_kind:
-            step = self._plan_side(_lent(topic, seen), prepared)
+            step = self._plan_backfill(_lent(topic, seen), prepared)
             begin = WriteNext(topic=topic.topic, next=seen.next, state=INSERTING)
             return replace(step, operations=(begin, *step.operations[1:]))
         opened = seen.topic_state.opened or OpenRange(
@@ -121,13 +121,13 @@ class StepPlanner:
             return None
         if seen.last == START and not seen.generation and not seen.topic_state.segments:
             self._check_first(topic, seen)
-        if self.sizing.surely_fits(found):
+        if self.sizing.is_surely_small(found):
             return self.assemble(topic, seen, found, prepared, is_fixed=True)
         if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
             # What it yields is known once `next` is written, and what stands before it has run.
             return self.assemble(topic, seen, found, prepared, is_fixed=False)
-        fitting = self.sizing.fit(topic, prepared.transform, found)
-        return self.assemble(topic, seen, fitting, prepared, is_fixed=True)
+        sized = self.sizing.size_range(topic, prepared.transform, found)
+        return self.assemble(topic, seen, sized, prepared, is_fixed=True)
 
     def _check_first(self, topic: Topic, seen: Offset) -> None:
         """The first step of a topic goes into an empty table."""
@@ -141,8 +141,8 @@ class StepPlanner:
                 ) from None
             raise
 
-    def _plan_side(self, due_job: DueJob, prepared: PreparedTransform) -> TopicStep:
-        planner = JobPlanner(client=self.client, hostid=self.hostid, fit=self.sizing.fit)
+    def _plan_backfill(self, due_job: DueJob, prepared: PreparedTransform) -> TopicStep:
+        planner = JobPlanner(client=self.client, hostid=self.hostid, size_range=self.sizing.size_range)
         planned = planner.plan(
             due_job, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
         )

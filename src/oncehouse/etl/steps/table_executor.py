@@ -26,12 +26,12 @@ from oncehouse.etl.steps.operations import (
     Exchange,
     Execute,
     Expect,
-    Fit,
     FixRange,
     Freeze,
     Insert,
     MarkCovered,
     Operation,
+    RangeSize,
     ReplacePartitions,
     WriteJobRange,
     WriteLast,
@@ -71,7 +71,7 @@ class TableExecutor:
                 return table_swap.replace_partitions(self.client, operation)
             case MarkCovered():
                 mark_covered(self.store, self.worker, step.seen, operation.after, operation.upto)
-            case WriteNext() | WriteJobRange() | Freeze() | Fit() | Expect() | FixRange() | WriteLast():
+            case WriteNext() | WriteJobRange() | Freeze() | RangeSize() | Expect() | FixRange() | WriteLast():
                 raise AssertionError(f"{operation} changes no tables")
         return None
 
@@ -79,9 +79,9 @@ class TableExecutor:
         try:
             self.client.command(operation.sql, operation.parameters)
         except OncehouseError as error:
-            if not operation.told_as:
+            if not operation.label:
                 raise
-            raise type(error)(f"{operation.told_as} failed: {error}") from error.__cause__
+            raise type(error)(f"{operation.label} failed: {error}") from error.__cause__
 
     def _check_mine(self, step: TopicStep) -> None:
         """A host that slept must not drop or put in place what another one is building by now."""

@@ -33,45 +33,45 @@ def drop_staging_tables(client: Client, dst: str) -> None:
 
 def exchange(client: Client, operation: Exchange) -> int:
     """How many rows were put in place."""
-    with _told_when_gone(operation):
+    with _raise_mutex_when_gone(operation):
         return _exchange(client, operation)
 
 
 def replace_partitions(client: Client, operation: ReplacePartitions) -> int:
     """How many rows were put in place."""
-    with _told_when_gone(operation):
+    with _raise_mutex_when_gone(operation):
         return _replace_partitions(client, operation)
 
 
 @contextmanager
-def _told_when_gone(operation: Exchange | ReplacePartitions) -> Iterator[None]:
+def _raise_mutex_when_gone(operation: Exchange | ReplacePartitions) -> Iterator[None]:
     try:
         yield
     except OncehouseError as error:
-        if failure_of(error).code != ErrorCode.UNKNOWN_TABLE or split_table(operation.aside).table not in str(
-            error
-        ):
+        if failure_of(error).code != ErrorCode.UNKNOWN_TABLE or split_table(
+            operation.staging
+        ).table not in str(error):
             raise
         raise MutexError(
-            f"MUTEX: what was built in {operation.aside} is gone: another process has taken the topic over and builds "
-            f"{operation.dst} anew. This run stops."
+            f"MUTEX: what was built in {operation.staging} is gone: another process has taken the topic over and "
+            f"builds {operation.dst} anew. This run stops."
         ) from error
 
 
 def _exchange(client: Client, operation: Exchange) -> int:
-    dst, aside = quote_table(operation.dst), quote_table(operation.aside)
+    dst, staging = quote_table(operation.dst), quote_table(operation.staging)
     had, has = read_in_step(
         client,
-        [operation.dst, operation.aside],
-        lambda reader: [_count(reader, table) for table in (dst, aside)],
+        [operation.dst, operation.staging],
+        lambda reader: [_count(reader, table) for table in (dst, staging)],
     )
     if has < had * operation.gate_share:
         raise PermanentError(
             f"{operation.dst} has {had} rows, its reload only {has}, less than {operation.gate_share:.0%}. It was not "
-            f"put in place and stands in {operation.aside}; look at its sources, or empty {operation.dst} first if "
+            f"put in place and stands in {operation.staging}; look at its sources, or empty {operation.dst} first if "
             "that is right."
         )
-    client.command(f"EXCHANGE TABLES {dst} AND {aside}")
+    client.command(f"EXCHANGE TABLES {dst} AND {staging}")
     return has
 
 
@@ -80,7 +80,7 @@ def _count(client: Client, table: str) -> int:
 
 
 def _replace_partitions(client: Client, operation: ReplacePartitions) -> int:
-    tables = (operation.dst, operation.aside)
+    tables = (operation.dst, operation.staging)
     had, has = read_in_step(
         client, tables, lambda reader: [_rows_by_partition(reader, table) for table in tables]
     )
@@ -94,7 +94,7 @@ def _replace_partitions(client: Client, operation: ReplacePartitions) -> int:
     for partition in has:
         client.command(
             f"ALTER TABLE {quote_table(operation.dst)} REPLACE PARTITION ID {{partition:String}} "
-            f"FROM {quote_table(operation.aside)}",
+            f"FROM {quote_table(operation.staging)}",
             {"partition": partition},
         )
     return sum(has.values())

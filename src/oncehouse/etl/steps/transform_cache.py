@@ -54,10 +54,10 @@ class TransformCache:
         if version is not None and known is not None and known.version == version:
             self._prepared[topic.topic] = replace(known, looked_at=now)
             return known
-        self._prepared[topic.topic] = self._look_up(topic, version, now)
+        self._prepared[topic.topic] = self._load(topic, version, now)
         return self._prepared[topic.topic]
 
-    def _look_up(self, topic: Topic, version: Version | None, now: float) -> PreparedTransform:
+    def _load(self, topic: Topic, version: Version | None, now: float) -> PreparedTransform:
         destination = check_destination(self._client, topic)
         require_reach(self._client, topic)
         transform = find_transform(self._client, topic, self._folder, self._view_table)

@@ -98,8 +98,10 @@ def read_server(connection: Connection) -> ServerState:
 
 
 def evaluate_slot(slot: SlotState, server: ServerState, limits: SlotLimits) -> SlotReport:
-    room, share = _measure_room(slot, server, limits)
-    seconds = room / server.bytes_per_second if room is not None and server.bytes_per_second > 0 else None
+    headroom, share = _measure_headroom(slot, server, limits)
+    seconds = (
+        headroom / server.bytes_per_second if headroom is not None and server.bytes_per_second > 0 else None
+    )
     problems = []
     if slot.wal_status == "lost":
         problems.append(
@@ -119,46 +121,46 @@ def evaluate_slot(slot: SlotState, server: ServerState, limits: SlotLimits) -> S
             f"the database keeps {format_bytes(slot.kept_bytes)} of log for it, more than cdc.lag_limit "
             f"({format_bytes(limits.lag_bytes)})"
         )
-    if share is not None and room is not None and share >= limits.full_share:
+    if share is not None and headroom is not None and share >= limits.full_share:
         problems.append(
-            f"{share:.0%} of the space for the log is used; {_describe_end(room, seconds, server)}"
+            f"{share:.0%} of the space for the log is used; {_describe_end(headroom, seconds, server)}"
         )
     return SlotReport(
         slot=slot,
-        room_bytes=room,
+        room_bytes=headroom,
         used_share=share,
         full_in_seconds=seconds,
         problems=tuple(problems),
-        notes=_notes(room),
+        notes=_notes(headroom),
     )
 
 
-def _measure_room(
+def _measure_headroom(
     slot: SlotState, server: ServerState, limits: SlotLimits
 ) -> tuple[int | None, float | None]:
     """The space left and the used share, by the smaller of the server's limit and the disk."""
-    rooms: list[tuple[int, float]] = []
+    headrooms: list[tuple[int, float]] = []
     if server.keep_limit_bytes is not None and slot.safe_bytes is not None:
-        rooms.append((max(slot.safe_bytes, 0), _share(slot.kept_bytes or 0, server.keep_limit_bytes)))
+        headrooms.append((max(slot.safe_bytes, 0), _share(slot.kept_bytes or 0, server.keep_limit_bytes)))
     used = server.log_bytes if server.log_bytes is not None else slot.kept_bytes
     if limits.disk_bytes is not None and used is not None:
-        rooms.append((max(limits.disk_bytes - used, 0), _share(used, limits.disk_bytes)))
-    return min(rooms) if rooms else (None, None)
+        headrooms.append((max(limits.disk_bytes - used, 0), _share(used, limits.disk_bytes)))
+    return min(headrooms) if headrooms else (None, None)
 
 
 def _share(used: int, whole: int) -> float:
     return used / whole if whole > 0 else 1.0
 
 
-def _describe_end(room: int, seconds: float | None, server: ServerState) -> str:
+def _describe_end(headroom: int, seconds: float | None, server: ServerState) -> str:
     what = (
         "the disk is full"
         if server.keep_limit_bytes is None
         else "the slot is invalidated and changes are lost"
     )
     when = f", in about {format_elapsed(seconds)} at the current rate" if seconds is not None else ""
-    return f"after {format_bytes(room)} more {what}{when}"
+    return f"after {format_bytes(headroom)} more {what}{when}"
 
 
-def _notes(room: int | None) -> tuple[str, ...]:
-    return (_UNBOUNDED,) if room is None else ()
+def _notes(headroom: int | None) -> tuple[str, ...]:
+    return (_UNBOUNDED,) if headroom is None else ()

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pydantic import SecretStr
 
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
-from oncehouse.common.leader_epochs import hear_epoch_ends
+from oncehouse.common.leader_epochs import receive_epoch_ends
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
 from oncehouse.messaging.consumer.client import Listener
 from oncehouse.messaging.consumer.commit_plan import CommittedPosition, read_plan, write_plan
@@ -37,7 +37,7 @@ _RESERVED_OPTIONS = {
     "bootstrap.servers": "give it as bootstrap_servers=…",
 }
 _READ_POSITIONS_SECONDS = 60.0
-_ASK_AGAIN_SECONDS = 0.1
+_RETRY_SECONDS = 0.1
 _NEW_TOPIC_SECONDS = 2.0
 _LONGEST_REST_SECONDS = 0.5
 _HOT_RECORDS = 1_000
@@ -85,7 +85,7 @@ class _Collector:
 
 
 @dataclass(kw_only=True)
-class _Held:
+class _HeldPartition:
     """A partition whose log has not yet been verified to be the one that was read."""
 
     position: CommittedPosition
@@ -111,7 +111,7 @@ class KafkaClient:
         self._beginning: Collection[str] = ()
         self._reassigned: dict[Partition, CommittedPosition] = {}
         self._unassigned: set[Partition] = set()
-        self._held: dict[Partition, _Held] = {}
+        self._held: dict[Partition, _HeldPartition] = {}
         self._log_check = LogCheck(group, self._read_epoch_ends)
         self._collector = _Collector()
 
@@ -284,7 +284,7 @@ class KafkaClient:
                     raise TransientError(
                         f"group {self._group}: Kafka does not say where to begin: {describe_error(error)}"
                     ) from error
-                time.sleep(_ASK_AGAIN_SECONDS)
+                time.sleep(_RETRY_SECONDS)
         return {
             (at.topic, at.partition): replace(
                 read_plan(at.offset if at.offset >= 0 else None, at.metadata),
@@ -305,12 +305,14 @@ class KafkaClient:
         }
         if known:
             consumer.pause([TopicPartition(*key) for key in known])
-            self._held |= {key: _Held(position=positions[key]) for key in known}
+            self._held |= {key: _HeldPartition(position=positions[key]) for key in known}
             self._log_check.begin(known)
 
     def _read_epoch_ends(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers:
         settings = client_settings(self._bootstrap_servers, self._shared_options())
-        return hear_epoch_ends(settings, asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop)
+        return receive_epoch_ends(
+            settings, asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop
+        )
 
     def _release(self) -> None:
         """Start the partitions whose log was confirmed to be the one that was read; raises DataLossError for others."""

@@ -18,8 +18,8 @@ from oncehouse.common.kafka_client import describe_error
 from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.messaging.failure_policy import Partition
 
-_ASK_AGAIN_SECONDS = 1.0
-_LOG_AGAIN_SECONDS = 60.0
+_RETRY_SECONDS = 1.0
+_LOG_EVERY_SECONDS = 60.0
 _END_SECONDS = 3.0
 _log = logging.getLogger("oncehouse.consumer")
 
@@ -87,7 +87,7 @@ class LogCheck:
             self._ask(term, asked)
             with self._changed:
                 if self._open and not self._is_over(term):
-                    self._changed.wait(_ASK_AGAIN_SECONDS)
+                    self._changed.wait(_RETRY_SECONDS)
 
     def _is_over(self, term: int) -> bool:
         """Whether this round is outdated: newly assigned partitions wait for the next."""
@@ -114,7 +114,7 @@ class LogCheck:
 
     def _log_wait(self, partition: Partition, error: str) -> None:
         now = time.monotonic()
-        if now < self._logged_at.get(partition, -1e9) + _LOG_AGAIN_SECONDS:
+        if now < self._logged_at.get(partition, -1e9) + _LOG_EVERY_SECONDS:
             return
         self._logged_at[partition] = now
         _log.warning(

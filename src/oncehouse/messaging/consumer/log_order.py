@@ -16,7 +16,7 @@ from oncehouse.messaging.failure_policy import Partition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Mark:
+class _LogMark:
     next_offset: int
     leader_epoch: int | None
 
@@ -26,13 +26,13 @@ class LogOrder:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._marks: dict[Partition, _Mark] = {}
+        self._marks: dict[Partition, _LogMark] = {}
 
     def begin(self, partition: Partition, position: CommittedPosition) -> None:
         if position.offset is None:
             self._marks.pop(partition, None)
         else:
-            self._marks[partition] = _Mark(next_offset=position.offset, leader_epoch=position.leader_epoch)
+            self._marks[partition] = _LogMark(next_offset=position.offset, leader_epoch=position.leader_epoch)
 
     def take(self, partition: Partition, records: Records) -> None:
         """Raises DataLossError for records that replace others at the same offsets."""
@@ -40,11 +40,11 @@ class LogOrder:
         if mark is not None and records.first_offset < mark.next_offset:
             self._refuse_others(partition, records, mark)
         if mark is None or records.last_offset >= mark.next_offset:
-            self._marks[partition] = _Mark(
+            self._marks[partition] = _LogMark(
                 next_offset=records.last_offset + 1, leader_epoch=records.last_leader_epoch
             )
 
-    def _refuse_others(self, partition: Partition, records: Records, mark: _Mark) -> None:
+    def _refuse_others(self, partition: Partition, records: Records, mark: _LogMark) -> None:
         known = mark.leader_epoch
         if known is None:
             return

@@ -73,7 +73,7 @@ class PartitionState:
     rules: HandlerRules
     term: int
     start: CommittedPosition
-    chance: Callable[[], float]
+    jitter: Callable[[], float]
     leaving: bool = False
     paused: bool = False
     full_since: float = inf
@@ -299,7 +299,7 @@ class PartitionState:
         return RetryAt(ticket=ticket, at=self._delay_until, failures=self._failures, error=error)
 
     def _delay(self, failures: int, now: float) -> None:
-        self._delay_until = now + self.rules.backoff.wait_seconds(failures, chance=self.chance())
+        self._delay_until = now + self.rules.backoff.wait_seconds(failures, jitter=self.jitter())
         if self.closed:
             self.closed[0].ready_at = self._delay_until
 
@@ -353,7 +353,7 @@ class PartitionState:
     def end_commit_failed(self, now: float) -> None:
         self._in_flight = None
         self._commit_failures += 1
-        wait = COMMIT_BACKOFF.wait_seconds(self._commit_failures, chance=self.chance())
+        wait = COMMIT_BACKOFF.wait_seconds(self._commit_failures, jitter=self.jitter())
         self._commit_delay_until = now + wait
 
     # For the state machine.

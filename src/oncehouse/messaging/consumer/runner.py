@@ -66,7 +66,7 @@ class ConsumerRunner:
         metrics: Metrics,
         shutdown_limits: ShutdownLimits,
         health_file: HealthFile | None = None,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         """`workers` by the source topic of a subscription."""
         self._group = group
@@ -85,7 +85,7 @@ class ConsumerRunner:
         }
         self._retry_topics = {topic for subscription in subscriptions for topic in subscription.retry_topics}
         self.state_machine = StateMachine(
-            {topic: subscription.rules for topic, subscription in self._of_topic.items()}, chance=chance
+            {topic: subscription.rules for topic, subscription in self._of_topic.items()}, jitter=jitter
         )
         self.times = TimeSums()
         self._handler_executor = HandlerExecutor(
@@ -109,7 +109,7 @@ class ConsumerRunner:
         self._housekeeping_at = -1e9
         self._started_at = clock.monotonic()
         self._next_offsets: dict[Partition, int] = {}
-        self._asked_at: dict[Partition, float] = {}
+        self._checked_at: dict[Partition, float] = {}
         self._log_order = LogOrder(self._group)
         self._retry_broker: RetryBroker | None = None
 
@@ -226,7 +226,7 @@ class ConsumerRunner:
             return
         self._metrics.increment("records.fetched", len(raw))
         for partition, records in by_partition(raw):
-            self._look_for_gap(partition, records)
+            self._check_for_gap(partition, records)
             self._log_order.take(partition, records)
             if partition[0] in self._retry_topics:
                 self._accept_one_by_one(partition, records)
@@ -247,7 +247,7 @@ class ConsumerRunner:
                 )
             )
 
-    def _look_for_gap(self, partition: Partition, records: Records) -> None:
+    def _check_for_gap(self, partition: Partition, records: Records) -> None:
         expected = self._next_offsets.get(partition)
         self._next_offsets[partition] = records.last_offset + 1
         if expected is None or records.first_offset <= expected or not self._may_ask(partition):
@@ -264,10 +264,10 @@ class ConsumerRunner:
     def _may_ask(self, partition: Partition) -> bool:
         """Transactions and compaction leave gaps, too: do not ask the brokers about each of them."""
         now = self._clock.monotonic()
-        asked_at = self._asked_at.get(partition)
-        if asked_at is not None and now < asked_at + _BETWEEN_GAPS_SECONDS:
+        checked_at = self._checked_at.get(partition)
+        if checked_at is not None and now < checked_at + _BETWEEN_GAPS_SECONDS:
             return False
-        self._asked_at[partition] = now
+        self._checked_at[partition] = now
         return True
 
     def feed(self, event: ev.Event) -> None:
@@ -333,7 +333,7 @@ class ConsumerRunner:
     def on_assigned(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         self._metrics.increment("partitions.assigned", len(positions))
         for partition, position in positions.items():
-            self._asked_at.pop(partition, None)
+            self._checked_at.pop(partition, None)
             self._log_order.begin(partition, position)
             if position.offset is None:
                 self._next_offsets.pop(partition, None)

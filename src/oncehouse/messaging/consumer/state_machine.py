@@ -46,10 +46,10 @@ PAUSE_AFTER_SECONDS = 1.0
 
 
 class StateMachine:
-    def __init__(self, rules: Mapping[str, HandlerRules], *, chance: Callable[[], float]) -> None:
+    def __init__(self, rules: Mapping[str, HandlerRules], *, jitter: Callable[[], float]) -> None:
         """`rules` by topic, including retry topics; `chance` returns random numbers from 0 to 1 for the back-off."""
         self._rules = rules
-        self._chance = chance
+        self._jitter = jitter
         self._states: dict[Partition, PartitionState] = {}
         self._terms = 0
         self._stopping = False
@@ -155,7 +155,7 @@ class StateMachine:
             rules=self._rules[event.partition[0]],
             term=self._terms,
             start=event.position,
-            chance=self._chance,
+            jitter=self._jitter,
             leaving=self._stopping,
         )
 

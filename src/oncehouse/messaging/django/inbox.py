@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
 from oncehouse.messaging.django.models import SeenRow
-from oncehouse.messaging.inbox.expiry import BATCH_ROWS, expiring_ids
+from oncehouse.messaging.inbox.expiry import BATCH_ROWS, build_expiry_delete
 from oncehouse.messaging.inbox.handled_ids import build_insert
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_consumer, check_keep, check_sources
 from oncehouse.messaging.inbox.once import InboxCounter, InboxCounts, make_delivery
@@ -88,7 +88,7 @@ def clean_up(*, using: str | None = None, batch_rows: int = BATCH_ROWS) -> int:
     total = 0
     while True:
         with transaction.atomic(using=alias):
-            deleted: int = _execute(alias, lambda _vendor: (expiring_ids(batch_rows), {}), fetch=False)
+            deleted: int = _execute(alias, lambda _vendor: (build_expiry_delete(batch_rows), {}), fetch=False)
         total += deleted
         if deleted < batch_rows:
             return total

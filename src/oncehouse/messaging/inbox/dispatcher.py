@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, select
 
 from oncehouse.errors import FencedError, OncehouseError
 from oncehouse.messaging.bucket_leases import BucketLeases, Share
-from oncehouse.messaging.database import reading, transact
+from oncehouse.messaging.database import open_reader, transact
 from oncehouse.messaging.inbox.expiry import expire_ids, expire_messages
 from oncehouse.messaging.inbox.ids import BUCKETS
 from oncehouse.messaging.inbox.key_queues import KeyQueues
@@ -62,13 +62,13 @@ class Dispatcher:
         settings: WorkerSettings,
         *,
         holder: str,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self.counts = WorkCounts()
         self._engine = engine
         self._name = name
         self._settings = settings
-        self._chance = chance
+        self._jitter = jitter
         self._leases = BucketLeases(
             engine,
             name=f"inbox:{name}",
@@ -148,7 +148,7 @@ class Dispatcher:
                     # The worker did not die, whatever the reason.
                     record_answer(connection, ended.waiting)
                 else:
-                    state = record_failure(connection, ended, self._settings, chance=self._chance())
+                    state = record_failure(connection, ended, self._settings, jitter=self._jitter())
             del self._unwritten[0]
             if isinstance(ended, AttemptFailed):
                 self._delayed_keys.pop(ended.waiting.key_hash, None)
@@ -253,7 +253,7 @@ class Dispatcher:
                     expire(connection)
 
     def _read_connection(self, doing: str) -> AbstractContextManager[Connection]:
-        return reading(self._engine, f"Inbox {self._name}: {doing}", absent=ABSENT)
+        return open_reader(self._engine, f"Inbox {self._name}: {doing}", absent=ABSENT)
 
     def _transaction(self, doing: str) -> AbstractContextManager[Connection]:
         return transact(self._engine, f"Inbox {self._name}: {doing}", absent=ABSENT)

@@ -28,10 +28,10 @@ class Cleaned:
 
 def expire_ids(connection: Connection, rows: int = BATCH_ROWS) -> int:
     with wrapped_errors("Cleaning up message ids", absent=ABSENT):
-        return connection.execute(expiring_ids(rows)).rowcount
+        return connection.execute(build_expiry_delete(rows)).rowcount
 
 
-def expiring_ids(rows: int) -> Delete:
+def build_expiry_delete(rows: int) -> Delete:
     """The statement of `expire_ids`, for callers that have a cursor and no SQLAlchemy connection."""
     identity = (handled_ids.c.consumer, handled_ids.c.message_id)
     old = (

@@ -51,7 +51,7 @@ end
 return 0
 """
 # Ids as version 0.1 wrote them are only read.
-_LOOK_UP = """
+_FIND = """
 return redis.call('GET', KEYS[1]) or ''
 """
 _RELEASE = """
@@ -176,7 +176,7 @@ class _HandlerCall:
 
     def claim(self) -> _Scripts:
         calls = [(_CLAIM, new) for new in self._identities]
-        calls += [(_LOOK_UP, earlier) for _, earlier in _list_earlier_ids(self._identities)]
+        calls += [(_FIND, earlier) for _, earlier in _list_earlier_ids(self._identities)]
         return self._scripts(calls, self._token, self._options.claim_ms)
 
     def read_claims(self, answers: Sequence[Any]) -> _Claims:

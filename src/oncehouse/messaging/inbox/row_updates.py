@@ -104,7 +104,7 @@ def record_answer(connection: Connection, row: PendingMessage) -> None:
 
 
 def record_failure(
-    connection: Connection, failed: AttemptFailed, settings: WorkerSettings, *, chance: float
+    connection: Connection, failed: AttemptFailed, settings: WorkerSettings, *, jitter: float
 ) -> InboxState:
     """Delay the message, or park it: after its last attempt, or at once if no further attempt is useful."""
     attempts = failed.waiting.attempts
@@ -112,7 +112,7 @@ def record_failure(
     now = DatabaseClock()
     held: ColumnElement[Any] | float | None = None
     if not parked:
-        held = now + settings.backoff.wait_seconds(attempts, chance=chance)
+        held = now + settings.backoff.wait_seconds(attempts, jitter=jitter)
     elif settings.parked_holds_key:
         held = FOREVER
     state = InboxState.PARKED if parked else InboxState.WAITING

@@ -21,7 +21,7 @@ from sqlalchemy.orm import sessionmaker
 
 from oncehouse.common.database import keepalive_arguments, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.database import check_dialect, reading, transact
+from oncehouse.messaging.database import check_dialect, open_reader, transact
 from oncehouse.messaging.inbox.dispatcher import Dispatcher
 from oncehouse.messaging.inbox.expiry import Cleaned, clean_database
 from oncehouse.messaging.inbox.handler_call import HandlerCaller
@@ -59,7 +59,9 @@ class StoredInbox:
 
     def check(self) -> None:
         """Raises TransientError if the database is unavailable, ConfigurationError if the tables are missing."""
-        with reading(self.engine, f"Inbox {self.name}: looking for its table", absent=ABSENT) as connection:
+        with open_reader(
+            self.engine, f"Inbox {self.name}: looking for its table", absent=ABSENT
+        ) as connection:
             connection.execute(select(inbox.c.sequence).limit(1))
 
     def store(self, messages: Iterable[Message]) -> StoreResult:

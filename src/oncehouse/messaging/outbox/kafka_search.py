@@ -139,13 +139,13 @@ class _Scanner:
                 return "the time for it was over"
             messages = consumer.consume(_MESSAGES_A_POLL, timeout=_POLL_SECONDS)
             for message in messages:
-                self._look(message)
+                self._inspect(message)
                 if self.places and not self._all_copies:
                     return "the message was found"
             self._drop_finished(consumer)
         return None
 
-    def _look(self, message: KafkaMessage) -> None:
+    def _inspect(self, message: KafkaMessage) -> None:
         if message.error():
             raise KafkaException(message.error())
         self.scanned += 1

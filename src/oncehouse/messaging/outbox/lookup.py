@@ -82,7 +82,7 @@ def _state(row: Row[Any]) -> RowState:
     return RowState.WAITING if row.parked_at is None else RowState.PARKED
 
 
-def look_up(url: str, table: str, message_id: UUID) -> OutboxRowView | None:
+def load_row_view(url: str, table: str, message_id: UUID) -> OutboxRowView | None:
     """As `find_row`, in the database of a messaging file."""
     with open_outbox(url, table) as opened:
         return find_row(opened.engine, opened.tables, message_id)

@@ -162,10 +162,10 @@ class Outbox:
 
 def _refuse_autocommit(connection: Connection) -> None:
     """Without a transaction a message would be sent although what it tells of may still fail."""
-    told = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+    is_autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
     # sqlite3's own switch is often off because the program begins its transactions by hand: it proves nothing.
     dialect, driver = connection.dialect, connection.connection.dbapi_connection
-    if told or (
+    if is_autocommit or (
         dialect.name != "sqlite" and driver is not None and dialect.detect_autocommit_setting(driver)
     ):
         raise ConfigurationError(

@@ -218,8 +218,8 @@ class DeadLetterStore:
 def _target(dead_letter: TopicDeadLetter, to: str | None, partitions: Mapping[str, int]) -> tuple[str, int]:
     if to is not None or dead_letter.origin is None:
         return to or "", -1
-    fits = dead_letter.origin.partition < partitions[dead_letter.origin.topic]
-    return dead_letter.origin.topic, dead_letter.origin.partition if fits else -1
+    is_routable = dead_letter.origin.partition < partitions[dead_letter.origin.topic]
+    return dead_letter.origin.topic, dead_letter.origin.partition if is_routable else -1
 
 
 def _headers(dead_letter: TopicDeadLetter) -> Headers:

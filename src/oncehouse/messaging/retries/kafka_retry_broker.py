@@ -86,7 +86,11 @@ class KafkaRetryBroker:
             topic,
             num_partitions=partitions,
             replication_factor=replicas,
-            config={"cleanup.policy": "delete", **self._copy_source_settings(source), **_keeping(topic)},
+            config={
+                "cleanup.policy": "delete",
+                **self._copy_source_settings(source),
+                **_make_topic_config(topic),
+            },
         )
         try:
             self._admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[topic].result()
@@ -303,7 +307,7 @@ def copy_settings(source: Mapping[str, str]) -> dict[str, str]:
     return copied
 
 
-def _keeping(topic: str) -> dict[str, str]:
+def _make_topic_config(topic: str) -> dict[str, str]:
     # Dead letters stay until they are purged, whatever the brokers' default is.
     return {"retention.ms": "-1", "retention.bytes": "-1"} if topic.endswith(".dlq") else {}
 

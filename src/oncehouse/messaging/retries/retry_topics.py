@@ -50,12 +50,12 @@ class RetryTopics:
         self._delays = _read_delays(delays)
         self._order = order
         self._base = base
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _OrderedSource] = {}
 
     def open(self, source: str, broker: RetryBroker) -> None:
         route = make_retry_route(source, base=self._base, delays_seconds=self._delays)
         ensure_topics(route, broker, exactly=self._order == "key")
-        self._sources[source] = _Source(route, broker)
+        self._sources[source] = _OrderedSource(route, broker)
 
     def topics(self, source: str) -> tuple[str, ...]:
         return make_retry_route(source, base=self._base, delays_seconds=self._delays).retry_topics
@@ -92,7 +92,7 @@ class RetryTopics:
             for topic, same in groupby(messages, key=lambda message: message.topic):
                 self._source_of(topic).unblock(topic, same)
 
-    def _source_of(self, topic: str) -> _Source:
+    def _source_of(self, topic: str) -> _OrderedSource:
         return next(source for source in self._sources.values() if topic in source.route.levels)
 
 
@@ -132,7 +132,7 @@ class DeadLetterTopic:
         pass
 
 
-class _Source:
+class _OrderedSource:
     """Order by key for one source: its topics, and which keys are blocked in the assigned partitions."""
 
     def __init__(self, route: RetryRoute, broker: RetryBroker) -> None:

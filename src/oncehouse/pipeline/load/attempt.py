@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
 from oncehouse.clickhouse.insert.deadline import (
-    LOOK_WITHIN_SECONDS,
+    LOOKUP_TIMEOUT_SECONDS,
     read_moment,
     remembered_seconds,
     under_way_seconds,
 )
-from oncehouse.clickhouse.insert.session_fence import explain_refusal, opening_settings
+from oncehouse.clickhouse.insert.session_fence import explain_refusal, make_open_settings
 from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import batches
@@ -78,7 +78,7 @@ def open_sessions(pipeline: Pipeline, doubtful: Sequence[Attempt], now: Attempt)
     """Sessions of attempts that are young enough for their INSERT to be under way still."""
     if not pipeline.clickhouse.insert_sessions:
         return ()
-    under_way = LOOK_WITHIN_SECONDS + under_way_seconds(
+    under_way = LOOKUP_TIMEOUT_SECONDS + under_way_seconds(
         insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
     )
     return tuple(past.query_id for past in doubtful if now.started_at - past.started_at <= under_way)
@@ -121,7 +121,7 @@ def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> 
     # Before anything else: a process that stands still from here on must not think that it has time.
     began = read_moment()
     session = attempt_query_id(batch.batch_id, batch.attempts + 1)
-    settings = opening_settings(session) if pipeline.clickhouse.insert_sessions else {}
+    settings = make_open_settings(session) if pipeline.clickhouse.insert_sessions else {}
     try:
         count = read_block_count(connect(pipeline.clickhouse), batch.table, facts, settings)
     except OncehouseError as error:

@@ -153,7 +153,7 @@ def classify_outcome(outcome: InsertOutcome, *, attempt: int, retry: Retry, jitt
                 status=BatchStatus.RETRY,
                 outcome=_failed_or_unknown(outcome),
                 detail=outcome.message,
-                wait_seconds=backoff.wait_seconds(attempt, chance=jitter),
+                wait_seconds=backoff.wait_seconds(attempt, jitter=jitter),
                 answer=_insert_answer(outcome),
                 seconds=outcome.seconds,
             )

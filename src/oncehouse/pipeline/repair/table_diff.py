@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.batch_rows import count_by_batch, running_inserts
-from oncehouse.clickhouse.insert.deadline import LOOK_WITHIN_SECONDS, under_way_seconds
+from oncehouse.clickhouse.batch_rows import count_by_batch, find_running_inserts
+from oncehouse.clickhouse.insert.deadline import LOOKUP_TIMEOUT_SECONDS, under_way_seconds
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
@@ -79,7 +79,7 @@ def require_quiet(client: Client, pipeline: Pipeline) -> None:
     Which attempts there were a lost catalog cannot say, so their sessions cannot be ended: time has to pass.
     """
     for table in pipeline.tables:
-        if running := running_inserts(client, table.name):
+        if running := find_running_inserts(client, table.name):
             raise PermanentError(
                 f"An INSERT into {table.name} is still running (query id {running[0]}), so a pipeline runs or has just "
                 "died. Stop it, wait until the query is over, and try again; nothing was changed."
@@ -98,7 +98,7 @@ def arriving_seconds(sent_at: Iterable[float], pipeline: Pipeline, *, now: float
         insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
     )
     if pipeline.clickhouse.insert_sessions:
-        under_way += LOOK_WITHIN_SECONDS
+        under_way += LOOKUP_TIMEOUT_SECONDS
     newest = max(sent_at, default=now - under_way)
     # A mark of the future is one of a clock that differs: only the whole time is safe.
     return min(under_way, newest + under_way - now)

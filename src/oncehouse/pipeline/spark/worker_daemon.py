@@ -77,7 +77,7 @@ def run_daemon() -> None:
     import oncehouse.pipeline.load.insert_task  # noqa: F401
     from oncehouse.common import structured_logging
 
-    structured_logging.start_if_told()
+    structured_logging.start_if_configured()
     # Workers look for garbage after every task; what is loaded by now is none.
     gc.collect()
     gc.freeze()

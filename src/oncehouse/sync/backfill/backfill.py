@@ -53,7 +53,7 @@ _KEYS_A_READ = 10_000
 _ROUNDS_BETWEEN = 5
 _TRIES = 8
 _BACKOFF = Backoff(base_seconds=1.0, longest_seconds=60.0)
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class _Backfill:
     def _wait(self) -> bool:
         """Until the holder of the lease is done: rounds are short, and the lease of a dead process runs out."""
         self.report(replace(self.progress, doing="waiting for another process"))
-        return not self.stop.wait(_LOOK_SECONDS)
+        return not self.stop.wait(_POLL_SECONDS)
 
     def _begin(self, lease: SyncLease, *, restart: bool) -> None:
         name, estimate = self.declared.name, self.sync.estimate_rows()
@@ -111,7 +111,7 @@ class _Backfill:
             position = find_checkpoint(connection, name)
         if position is not None:
             self.resumed = self.resumed or (self.keys == 0 and position.after is not None)
-            self._tell(position)
+            self._report(position)
 
     def _go_on(self, lease: SyncLease) -> None:
         """Chunks, and rounds between them, until all keys are done or the lease is lost."""
@@ -132,7 +132,7 @@ class _Backfill:
                 if self.failures >= _TRIES:
                     raise
                 # The lease may run out meanwhile; then it is taken anew.
-                self.stop.wait(_BACKOFF.wait_seconds(self.failures, chance=0.5 + random.random() / 2))  # noqa: S311
+                self.stop.wait(_BACKOFF.wait_seconds(self.failures, jitter=0.5 + random.random() / 2))  # noqa: S311
 
     def _perform_rounds(self, lease: SyncLease) -> None:
         """What writers changed meanwhile: no other process can sync it while this one holds the lease."""
@@ -161,7 +161,7 @@ class _Backfill:
         if self.declared.engine.is_idempotent:
             self._move(lease, keys)
         self.keys, self.rows = self.keys + len(keys), self.rows + batch.block.num_rows
-        self._tell(replace(position, after=keys[-1], keys=position.keys + len(keys)))
+        self._report(replace(position, after=keys[-1], keys=position.keys + len(keys)))
         return len(keys), batch.block.num_rows
 
     def _take_number(self, lease: SyncLease) -> tuple[int, BackfillCheckpoint]:
@@ -197,7 +197,7 @@ class _Backfill:
             end_backfill(connection, name)
         self.finished = True
 
-    def _tell(self, position: BackfillCheckpoint) -> None:
+    def _report(self, position: BackfillCheckpoint) -> None:
         self.progress = replace(
             self.progress,
             keys=position.keys,

@@ -35,7 +35,7 @@ def parse_typed_key(sync: type[ModelSync], given: str) -> str:
     return format_key(sync.parse_key(format_key([given])))
 
 
-def register_keys_again(sync: type[ModelSync], keys: Sequence[str]) -> int:
+def reregister_keys(sync: type[ModelSync], keys: Sequence[str]) -> int:
     """How many operations were written."""
     check_captured(sync.declaration())
     name, storage, engine = sync.declaration().name, sync.get_storage(), sync.open_source()
@@ -63,7 +63,7 @@ def register_since(sync: type[ModelSync], since: datetime) -> int:
     shown = VisibleRows(sync.open_clickhouse(), declared)
     registered, after = 0, None
     while keys := _list_since(sync, shown, after, number):
-        registered += register_keys_again(sync, keys)
+        registered += reregister_keys(sync, keys)
         after = declared.deleted_row(sync.parse_key(keys[-1]))
     return registered
 

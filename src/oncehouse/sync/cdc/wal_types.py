@@ -43,7 +43,7 @@ _ADVICE = {
 
 def explain_mismatch(column: PostgresColumn, type_: ColumnType) -> str | None:
     """Why the log cannot fill a column of this type; None where it can."""
-    if not _fits_whole(column, bare(type_)):
+    if not _can_fill(column, bare(type_)):
         name = f"{column.type_name}{'[]' if column.is_array else ''}"
         advice = _ADVICE.get(column.type_name, "declare the type that is derived without an override")
         return f"{name} of the database's log cannot fill {clickhouse_name(type_)} ({advice})"
@@ -52,13 +52,13 @@ def explain_mismatch(column: PostgresColumn, type_: ColumnType) -> str | None:
     return None
 
 
-def _fits_whole(column: PostgresColumn, inner: ColumnType) -> bool:
+def _can_fill(column: PostgresColumn, inner: ColumnType) -> bool:
     if not column.is_array:
-        return _fits(column, inner)
-    return isinstance(inner, Array) and _fits(column, bare(inner.item))
+        return _can_fill_element(column, inner)
+    return isinstance(inner, Array) and _can_fill_element(column, bare(inner.item))
 
 
-def _fits(column: PostgresColumn, inner: ColumnType) -> bool:  # noqa: PLR0911 - one case a type
+def _can_fill_element(column: PostgresColumn, inner: ColumnType) -> bool:  # noqa: PLR0911 - one case a type
     if column.is_enum or column.type_name in _TEXTS:
         return isinstance(inner, String) or (
             isinstance(inner, Enum) and not column.type_name.startswith("json")

@@ -61,7 +61,7 @@ def format_key(values: Sequence[Any]) -> str:
     """The values of a key, in the order of the model's key, as one text."""
     if len(values) == 1 and type(values[0]) is int:  # nearly every key; each save spells one
         return f"[{values[0]}]"
-    return _encode([_spell_value(value) for value in values])
+    return _encode([_format_value(value) for value in values])
 
 
 def read_key(key: str) -> KeyValues:
@@ -69,7 +69,7 @@ def read_key(key: str) -> KeyValues:
     return tuple(json.loads(key))
 
 
-def _spell_value(value: Any) -> int | str:
+def _format_value(value: Any) -> int | str:
     match value:
         case bool() | None | float():
             raise ConfigurationError(

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, text
 
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.sync.changes.change import Operation, OperationKind
-from oncehouse.sync.changes.register import Writer
+from oncehouse.sync.changes.register import OperationWriter
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.changes.storage import OperationBacklog
 
@@ -68,7 +68,7 @@ class RedisStorage:
         except TypeError as error:
             raise ConfigurationError(f"CLICKHOUSE_REDIS_CONFIG: {error}") from None
 
-    def register(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
+    def register(self, writer: OperationWriter, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
         if not keys:
             return
         if writer.vendor != "postgresql":
@@ -79,7 +79,7 @@ class RedisStorage:
         if time.monotonic() < self._away_until or not self._add(writer, sync, kind, keys):
             self._outbox.register(writer, sync, kind, keys)
 
-    def _add(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> bool:
+    def _add(self, writer: OperationWriter, sync: str, kind: OperationKind, keys: Sequence[str]) -> bool:
         transaction = writer.execute(_OWN_TRANSACTION, {})[0][0]
         pipe = self._client.pipeline(transaction=False)
         for key in keys:

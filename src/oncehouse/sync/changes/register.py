@@ -1,7 +1,7 @@
 """How changed keys get into the outbox table: one statement whatever their number, on the writer's own connection.
 
-A framework gives its connection as a `Writer`. This module begins and ends no transaction: keys commit or roll back
-with the change that they tell of.
+A framework gives its connection as an `OperationWriter`. This module begins and ends no transaction: keys commit or
+roll back with the change that they tell of.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INSERT = {
 _PLACE = re.compile(r"%\((\w+)\)s")
 
 
-class Writer(Protocol):
+class OperationWriter(Protocol):
     """The connection, and with it the transaction, in which rows are being changed."""
 
     @property
@@ -53,7 +53,7 @@ class SqlAlchemyWriter:
             return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def write_operations(writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
+def write_operations(writer: OperationWriter, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
     vendor = check_dialect(writer.vendor)
     listed = list(keys) if vendor == "postgresql" else json.dumps(list(keys))
     writer.execute(_INSERT[vendor], {"sync": sync, "kind": kind.value, "keys": listed})

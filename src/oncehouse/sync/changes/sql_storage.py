@@ -24,7 +24,7 @@ from sqlalchemy import (
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import transact
 from oncehouse.sync.changes.change import ListedOperations, Operation, OperationKind
-from oncehouse.sync.changes.register import Writer, write_operations
+from oncehouse.sync.changes.register import OperationWriter, write_operations
 from oncehouse.sync.changes.storage import OperationBacklog
 from oncehouse.sync.tables import ABSENT, operations
 
@@ -33,7 +33,7 @@ _CHUNK = 10_000  # SQLite takes 32,766 values in a statement
 
 
 class OutboxStorage:
-    def register(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
+    def register(self, writer: OperationWriter, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
         if keys:
             write_operations(writer, sync, kind, keys)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from sqlalchemy import Connection, Engine
 
 from oncehouse.sync.changes.change import Operation, OperationKind
-from oncehouse.sync.changes.register import Writer
+from oncehouse.sync.changes.register import OperationWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class OperationBacklog:
 
 
 class OperationStorage(Protocol):
-    def register(self, writer: Writer, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
+    def register(self, writer: OperationWriter, sync: str, kind: OperationKind, keys: Sequence[str]) -> None:
         """Have these keys synced if the writer's transaction commits."""
         ...
 

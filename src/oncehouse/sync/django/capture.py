@@ -21,7 +21,7 @@ from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import OperationKind
-from oncehouse.sync.django.data_migrations import fit_to_migration, is_of_migration
+from oncehouse.sync.django.data_migrations import is_of_migration, select_ready_watches
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.key_recorder import (
     Statement,
@@ -71,7 +71,7 @@ def _wrap(original: Callable[..., Any], capturing: Callable[..., Any]) -> Callab
     def execute_sql(self: Any, *arguments: Any, **named: Any) -> Any:
         watches = find_watches(self.query.get_meta().db_table, self.connection.alias)
         if watches and is_of_migration(self.query.model):
-            watches = fit_to_migration(self.connection, self.query.get_meta(), watches)
+            watches = select_ready_watches(self.connection, self.query.get_meta(), watches)
         if not watches:
             return original(self, *arguments, **named)
         return capturing(self, watches, *arguments, **named)
@@ -88,7 +88,7 @@ def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = Non
         compiler.returning_fields = list(single.fields)
         keys = [key for statement in compiler.as_sql() for key in insert_rows(compiler, single, statement)]
         return keys if asked else []
-    fields = fields_of(watches, beside=asked)
+    fields = fields_of(watches, extra_fields=asked)
     compiler.returning_fields = fields
     rows = [
         row
@@ -104,11 +104,11 @@ def _refuse_moves_on_conflict(compiler: Any, watches: Sequence[Watch]) -> None:
     if query.on_conflict != OnConflict.UPDATE:
         return
     # Rows that are in conflict are equal in what is unique.
-    set_anew = {field.column for field in query.update_fields} - {
+    set_columns = {field.column for field in query.update_fields} - {
         field.column for field in query.unique_fields
     }
     for watch in watches:
-        if moved := sorted(watch.columns & set_anew):
+        if moved := sorted(watch.columns & set_columns):
             declared, names = watch.sync.declaration(), ", ".join(moved)
             raise ConfigurationError(
                 f"{declared.name}: bulk_create with update_conflicts sets {names} of rows of {query.get_meta().label} "
@@ -193,7 +193,7 @@ def _run_returning(
     compiler: Any, watches: Sequence[Watch], kind: OperationKind, statement: Statement, asked: Sequence[Any]
 ) -> list[Any]:
     """The rows that the statement changed, with what Django asked of them."""
-    fields = fields_of(watches, beside=asked)
+    fields = fields_of(watches, extra_fields=asked)
     sql, params = statement
     returning = (f"{sql} RETURNING {names_of(compiler, fields)}", params)
     rows = run_and_record(compiler, watches, kind, fields, returning)
@@ -204,7 +204,7 @@ def _record_old_keys(compiler: Any, watches: Sequence[Watch]) -> list[Any]:
     """Lock the rows that the UPDATE is about and note their keys of now; their primary keys."""
     query = compiler.query
     own = key_fields(query.get_meta().concrete_model)
-    fields = fields_of(watches, beside=own)
+    fields = fields_of(watches, extra_fields=own)
     table = compiler.connection.ops.quote_name(query.base_table)
     sql, params = f"SELECT {names_of(compiler, fields)} FROM {table}", ()  # noqa: S608 - quoted
     with suppress(FullResultSet):

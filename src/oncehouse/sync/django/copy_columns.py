@@ -28,7 +28,7 @@ from oncehouse.sync.model.copy_columns import (
     WHOLE,
     CopiedRows,
     aggregate_as_csv,
-    fits,
+    is_compatible,
     read_csv,
 )
 from oncehouse.sync.model.declaration import Declaration
@@ -90,7 +90,7 @@ def find_kinds(model: Any, declared: Declaration, columns: Sequence[ReadColumn])
         is_plain = column.many is None and column.convert is None and column.default is None
         field = fields.get(column.source) if is_plain and isinstance(column.source, str) else None
         kind = None if field is None else _kind_of(field)
-        if kind is None or not fits(kind, type_):
+        if kind is None or not is_compatible(kind, type_):
             return None
         kinds.append(kind)
     return kinds if kinds[declared.key_places[0]] in {WHOLE, UUID_TEXT} else None

@@ -23,7 +23,7 @@ def is_of_migration(model: Any) -> bool:
     return bool(model.__module__ == "__fake__")
 
 
-def fit_to_migration(connection: Any, meta: Any, watches: Sequence[Watch]) -> tuple[Watch, ...]:
+def select_ready_watches(connection: Any, meta: Any, watches: Sequence[Watch]) -> tuple[Watch, ...]:
     """Of these watches those that the database is ready for."""
     if not _has_tables(connection):
         return ()

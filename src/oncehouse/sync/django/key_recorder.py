@@ -69,11 +69,14 @@ def execute(compiler: Any, sql: str, params: Sequence[Any]) -> list[Any]:
     return rows
 
 
-def fields_of(watches: Sequence[Watch], beside: Sequence[Any] = ()) -> list[Any]:
+def fields_of(watches: Sequence[Watch], extra_fields: Sequence[Any] = ()) -> list[Any]:
     """What has to be known of a changed row, behind these fields. Each column once: in a migration a model has fields
     of its own."""
     named = {field.column: field for watch in watches for field in watch.fields}
-    return [*beside, *(named[name] for name in named if name not in {field.column for field in beside})]
+    return [
+        *extra_fields,
+        *(named[name] for name in named if name not in {field.column for field in extra_fields}),
+    ]
 
 
 def names_of(compiler: Any, fields: Sequence[Any]) -> str:
@@ -83,7 +86,7 @@ def names_of(compiler: Any, fields: Sequence[Any]) -> str:
 
 def can_note_at_once(connection: Any, watches: Sequence[Watch]) -> bool:
     return connection.vendor == "postgresql" and all(
-        type(watch.sync.get_storage()) is OutboxStorage and not watch.is_parent and watch.is_spelled_alike
+        type(watch.sync.get_storage()) is OutboxStorage and not watch.is_parent and watch.has_same_text_form
         for watch in watches
     )
 

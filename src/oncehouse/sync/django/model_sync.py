@@ -22,7 +22,7 @@ from oncehouse.sync.model.copy_columns import CopiedRows
 from oncehouse.sync.model.declaration import ModelSource, WalTable
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
-from oncehouse.sync.model.model_sync import RunResult
+from oncehouse.sync.model.model_sync import SyncRunResult
 from oncehouse.sync.model.read_columns import ReadColumn
 from oncehouse.sync.rounds.round import run_sync
 from oncehouse.sync.settings import SyncSettings, read_settings
@@ -154,14 +154,14 @@ class ModelSync(CoreModelSync):
                 "leads to another one, where rounds would not find the keys"
             )
         given = [key if isinstance(key, tuple) else (key,) for key in keys]
-        spelled = [format_key(form_key(cls.django_model, key, alias)) for key in given]
+        key_texts = [format_key(form_key(cls.django_model, key, alias)) for key in given]
         with transaction.atomic(using=alias, savepoint=False):
             cls.get_storage().register(
-                DjangoWriter(connections[alias]), cls.declaration().name, kind, spelled
+                DjangoWriter(connections[alias]), cls.declaration().name, kind, key_texts
             )
 
     @classmethod
-    def sync_batch_from_storage(cls) -> RunResult:
+    def sync_batch_from_storage(cls) -> SyncRunResult:
         return run_sync(cls)
 
     @classmethod
@@ -201,7 +201,7 @@ def _read_rows(columns: tuple[ReadColumn, ...], queryset: Any, keys: Sequence[An
         queryset.annotate(**expressions).values_list(*asked) if expressions else queryset.values_list(*asked)
     )
     changed = {
-        place: _look_up_many(column.many, queryset.db, keys) if column.many else column.convert
+        place: _query_many(column.many, queryset.db, keys) if column.many else column.convert
         for place, column in enumerate(columns)
         if column.many or column.convert
     }
@@ -222,7 +222,7 @@ def _convert_row(row: Row, changed: Mapping[int, Any], defaults: Mapping[int, An
     return tuple(values)
 
 
-def _look_up_many(field: Any, alias: str, keys: Sequence[Any]) -> Any:
+def _query_many(field: Any, alias: str, keys: Sequence[Any]) -> Any:
     """What gives the sorted keys of the other side for a key of ours: one query for all of them."""
     through = field.remote_field.through
     ours, theirs = field.m2m_field_name(), field.m2m_reverse_field_name()

@@ -13,12 +13,12 @@ _INTERVAL_SECONDS = 5.0
 class ProgressLines:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        self._told_at: float | None = None
+        self._printed_at: float | None = None
 
     def __call__(self, progress: KeyProgress) -> None:
         now = time.monotonic()
-        if self._told_at is None or now - self._told_at >= _INTERVAL_SECONDS:
-            self._told_at = now
+        if self._printed_at is None or now - self._printed_at >= _INTERVAL_SECONDS:
+            self._printed_at = now
             self._write(
                 f"{progress.sync}: {progress.doing}: {progress.keys:,} of about {progress.estimate:,} keys"
             )

@@ -33,9 +33,9 @@ def find_project_syncs(names: Sequence[str]) -> list[type[CoreModelSync]]:
     return select_syncs([sync for sync in registered_syncs() if issubclass(sync, ModelSync)], names)
 
 
-def choose_project_syncs(names: Sequence[str], tell: Callable[[str], object]) -> list[type[CoreModelSync]]:
+def choose_project_syncs(names: Sequence[str], report: Callable[[str], object]) -> list[type[CoreModelSync]]:
     """Without names those whose changes are written down."""
     chosen = select_captured(find_project_syncs(names), names)
     for line in chosen.notes:
-        tell(line)
+        report(line)
     return chosen.syncs

@@ -28,7 +28,7 @@ def find_single_watch(connection: Any, watches: Sequence[Watch]) -> Watch | None
     if len(watches) != 1 or connection.vendor != "postgresql":
         return None
     (watch,) = watches
-    is_meant = watch.is_own and watch.is_spelled_alike and type(watch.sync.get_storage()) is OutboxStorage
+    is_meant = watch.is_own and watch.has_same_text_form and type(watch.sync.get_storage()) is OutboxStorage
     return watch if is_meant else None
 
 

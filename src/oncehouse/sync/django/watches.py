@@ -20,7 +20,7 @@ _WHOLE_NUMBERS = {
     *("PositiveIntegerField", "PositiveBigIntegerField", "PositiveSmallIntegerField"),
 }
 # Values that PostgreSQL's json_build_array spells as `spell_key` does.
-_SPELLED_ALIKE = {*_WHOLE_NUMBERS, *("CharField", "TextField", "SlugField", "UUIDField")}
+_SAME_TEXT_FORM = {*_WHOLE_NUMBERS, *("CharField", "TextField", "SlugField", "UUIDField")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class Watch:
         return frozenset(field.column for field in self.fields)
 
     @cached_property
-    def is_spelled_alike(self) -> bool:
+    def has_same_text_form(self) -> bool:
         """Whether PostgreSQL spells its keys as we do."""
-        return all(_has_type(field, _SPELLED_ALIKE) for field in self.fields)
+        return all(_has_type(field, _SAME_TEXT_FORM) for field in self.fields)
 
     @cached_property
     def is_whole_number(self) -> bool:

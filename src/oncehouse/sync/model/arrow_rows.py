@@ -132,7 +132,7 @@ def _convert_texts(values: Sequence[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     except (pa.ArrowException, TypeError):
         # Bytes among them: ClickHouse's String takes any, Arrow's only UTF-8.
-        return pa.array([None if value is None else _spell(value) for value in values], pa.binary())
+        return pa.array([None if value is None else _format(value) for value in values], pa.binary())
 
 
 def _converter(inner: ColumnType) -> Callable[[Any], Any] | None:  # noqa: PLR0911 - one case a type
@@ -145,7 +145,7 @@ def _converter(inner: ColumnType) -> Callable[[Any], Any] | None:  # noqa: PLR09
         case Uuid():
             return lambda value: (value if isinstance(value, UUID) else UUID(str(value))).bytes
         case FixedString(length=length):
-            return lambda value: _spell(value).ljust(length, b"\0")
+            return lambda value: _format(value).ljust(length, b"\0")
         case Enum():
             return str
         case Decimal():
@@ -162,7 +162,7 @@ def _converter(inner: ColumnType) -> Callable[[Any], Any] | None:  # noqa: PLR09
 
 def _item_converter(item: ColumnType) -> Callable[[Any], Any] | None:
     inner = bare(item)
-    convert = (lambda value: _spell(value).decode()) if isinstance(inner, String) else _converter(inner)
+    convert = (lambda value: _format(value).decode()) if isinstance(inner, String) else _converter(inner)
     return None if convert is None else lambda value: None if value is None else convert(value)
 
 
@@ -173,7 +173,7 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
-def _spell(value: Any) -> bytes:
+def _format(value: Any) -> bytes:
     match value:
         case bytes() | bytearray() | memoryview():
             return bytes(value)

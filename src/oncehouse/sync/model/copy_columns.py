@@ -35,7 +35,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 UUID_TEXT = pa.large_string()
 """What a column is read as; decimals have a type each."""
 
-_FITTING: dict[type[Any], pa.DataType] = {
+_ARROW_TYPES: dict[type[Any], pa.DataType] = {
     Bool: BOOL,
     Float: FLOAT,
     String: TEXT,
@@ -70,7 +70,7 @@ def aggregate_as_csv(sql: str, kinds: Sequence[pa.DataType]) -> str:
     return f"SELECT string_agg({line}, E'\\n') FROM ({sql}) AS oncehouse_rows ({', '.join(names)})"  # noqa: S608
 
 
-def fits(kind: pa.DataType, type_: ColumnType) -> bool:
+def is_compatible(kind: pa.DataType, type_: ColumnType) -> bool:
     """Whether values of this kind can go into such a column without being looked at."""
     inner = bare(type_)
     match inner:
@@ -79,7 +79,7 @@ def fits(kind: pa.DataType, type_: ColumnType) -> bool:
         case Decimal():
             return bool(pa.types.is_decimal(kind))
         case _:
-            return type(inner) in _FITTING and bool(_FITTING[type(inner)] == kind)
+            return type(inner) in _ARROW_TYPES and bool(_ARROW_TYPES[type(inner)] == kind)
 
 
 def read_csv(
@@ -88,7 +88,7 @@ def read_csv(
     """`key` is the place of the column that is the key. None where a value does not fit."""
     try:
         table = _parse((text or "").encode(), kinds)
-        arrays = [_fit(bare(type_), table[place]) for place, type_ in enumerate(columns.values())]
+        arrays = [_convert(bare(type_), table[place]) for place, type_ in enumerate(columns.values())]
     except (pa.ArrowException, ValueError):
         return None
     if any(
@@ -124,7 +124,7 @@ def _parse(text: bytes, kinds: Sequence[pa.DataType]) -> list[pa.Array]:
     return [column.combine_chunks() for column in table.columns]
 
 
-def _fit(inner: ColumnType, array: pa.Array) -> pa.Array:
+def _convert(inner: ColumnType, array: pa.Array) -> pa.Array:
     match inner:
         case Uuid():
             values = [

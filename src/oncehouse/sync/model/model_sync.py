@@ -36,7 +36,7 @@ LONGEST_BACKOFF_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunResult:
+class SyncRunResult:
     """What a run did."""
 
     sync: str
@@ -215,18 +215,18 @@ class ModelSync:
     @classmethod
     def need_sync(cls) -> bool:
         """Whether a run is due: captured, and `sync_delay` since the last began, longer after failures."""
-        from oncehouse.sync.state import look_up_state
+        from oncehouse.sync.state import read_sync_state
 
         if not cls.is_captured():
             return False
         declared = cls.declaration()
-        state = look_up_state(cls.open_source(), declared.name)
+        state = read_sync_state(cls.open_source(), declared.name)
         if state.started_seconds_ago is None:
             return True
         wait = declared.delay_seconds
         if state.failures:
             backoff = Backoff(base_seconds=max(1.0, wait), longest_seconds=max(LONGEST_BACKOFF_SECONDS, wait))
-            wait = backoff.wait_seconds(state.failures, chance=1.0)
+            wait = backoff.wait_seconds(state.failures, jitter=1.0)
         return state.started_seconds_ago >= wait
 
     @classmethod
@@ -275,7 +275,7 @@ class ModelSync:
         """After a round that failed; not after a process that was killed. The error is raised again afterwards."""
 
     @classmethod
-    def sync_batch_from_storage(cls) -> RunResult:
+    def sync_batch_from_storage(cls) -> SyncRunResult:
         """Rounds until nothing waits. Several processes may call it: one works, the others come back at once."""
         raise NotImplementedError
 

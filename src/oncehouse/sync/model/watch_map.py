@@ -27,10 +27,10 @@ class WatchMap(Generic[Sync, Watch]):
         enabled = list_captured()
         known = self._known
         if known[0] != enabled:
-            known = self._known = (enabled, self._look(enabled))
+            known = self._known = (enabled, self._find_watches(enabled))
         return known[1].get(watched, ())
 
-    def _look(self, enabled: list[type[ModelSync]]) -> dict[Any, tuple[Watch, ...]]:
+    def _find_watches(self, enabled: list[type[ModelSync]]) -> dict[Any, tuple[Watch, ...]]:
         watches: dict[Any, tuple[Watch, ...]] = {}
         for sync in registered_syncs():
             if issubclass(sync, self._framework) and sync in enabled:

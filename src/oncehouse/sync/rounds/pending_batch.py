@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select
 
 from oncehouse.clickhouse.insert.repeatable_block import encode_block
 from oncehouse.common.database import DatabaseClock
-from oncehouse.messaging.database import reading, transact
+from oncehouse.messaging.database import open_reader, transact
 from oncehouse.sync.tables import ABSENT, batches
 
 _COUNT = b"oncehouse.block_count"
@@ -50,7 +50,7 @@ def store_batch(connection: Connection, sync: str, number: int, batch: PendingBa
 
 
 def find_pending_batch(engine: Engine, sync: str) -> PendingBatch | None:
-    with reading(engine, f"Sync {sync}: looking for an unfinished batch", absent=ABSENT) as connection:
+    with open_reader(engine, f"Sync {sync}: looking for an unfinished batch", absent=ABSENT) as connection:
         row = connection.execute(
             select(
                 batches.c.batch_id,

@@ -27,7 +27,7 @@ from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.model.arrow_rows import make_block
 from oncehouse.sync.model.declaration import Declaration
 from oncehouse.sync.model.engines import KeyReading, Replacing, Row
-from oncehouse.sync.model.model_sync import ModelSync, RunResult
+from oncehouse.sync.model.model_sync import ModelSync, SyncRunResult
 from oncehouse.sync.rounds.batch_arrival import needs_no_resend, read_count
 from oncehouse.sync.rounds.lease import SyncLease, hold_lease
 from oncehouse.sync.rounds.pending_batch import PendingBatch, delete_batch, find_pending_batch, store_batch
@@ -39,7 +39,7 @@ Perform = Callable[[type[ModelSync], SyncLease], tuple[int, int]]
 ListSome = Callable[[Connection], Sequence[Operation]]
 
 
-def run_sync(sync: type[ModelSync]) -> RunResult:
+def run_sync(sync: type[ModelSync]) -> SyncRunResult:
     """Rounds until few enough operations wait, or a backfill takes over. A failure is noted and raised."""
     declared = sync.declaration()
     check_captured(declared)
@@ -47,7 +47,7 @@ def run_sync(sync: type[ModelSync]) -> RunResult:
     rounds = operations = rows = 0
     with hold_lease(engine, declared) as lease:
         if lease is None:
-            return RunResult(sync=declared.name, held_elsewhere=True)
+            return SyncRunResult(sync=declared.name, held_elsewhere=True)
         state.note_start(engine, declared.name)
         while lease.renew() and not lease.is_wanted:
             listed, sent = try_round(sync, lease)
@@ -57,7 +57,7 @@ def run_sync(sync: type[ModelSync]) -> RunResult:
             if may_overlap(sync, lease):
                 for listed, sent in overlap_rounds(sync, lease):
                     rounds, operations, rows = rounds + 1, operations + listed, rows + sent
-    return RunResult(sync=declared.name, rounds=rounds, operations=operations, rows=rows)
+    return SyncRunResult(sync=declared.name, rounds=rounds, operations=operations, rows=rows)
 
 
 def check_captured(declared: Declaration) -> None:
@@ -76,7 +76,7 @@ def try_round(sync: type[ModelSync], lease: SyncLease) -> tuple[int, int]:
 
 def attempt(sync: type[ModelSync], lease: SyncLease, perform: Perform) -> tuple[int, int]:
     """A round, or what is like one, between the user's steps, its outcome noted."""
-    with noting_failure(sync, lease):
+    with record_failure(sync, lease):
         check_sync_table(sync)
         sync.pre_sync()
         listed, sent = perform(sync, lease)
@@ -87,7 +87,7 @@ def attempt(sync: type[ModelSync], lease: SyncLease, perform: Perform) -> tuple[
 
 
 @contextmanager
-def noting_failure(sync: type[ModelSync], lease: SyncLease) -> Iterator[None]:
+def record_failure(sync: type[ModelSync], lease: SyncLease) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -124,12 +124,12 @@ def overlap_rounds(sync: type[ModelSync], lease: SyncLease) -> Iterator[tuple[in
         return len(batch.operations), batch.block.num_rows
 
     sending: Future[tuple[int, int]] | None = None
-    with noting_failure(sync, lease), ThreadPoolExecutor(1, thread_name_prefix=f"sync {name}") as beside:
+    with record_failure(sync, lease), ThreadPoolExecutor(1, thread_name_prefix=f"sync {name}") as sender_pool:
         while lease.renew() and not lease.is_wanted:
             batch = read_batch(sync, lease, list_behind)
             if sending is not None:
                 yield sending.result()
-            sending = None if batch is None else beside.submit(send_and_note, batch)
+            sending = None if batch is None else sender_pool.submit(send_and_note, batch)
             if batch is None or len(batch.operations) < size:
                 break
             after = int(batch.operations[-1])

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from oncehouse.sync.model.model_sync import ModelSync, RunResult
+from oncehouse.sync.model.model_sync import ModelSync, SyncRunResult
 from oncehouse.sync.rounds.round import run_sync
 
 DEFAULT_THREADS = 4
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,11 @@ class FailedRun:
     @property
     def text(self) -> str:
         """With the sync's name once: most errors begin with it."""
-        told = str(self.error)
-        return told if told.startswith(f"Sync {self.sync}: ") else f"{self.sync}: {told}"
+        message = str(self.error)
+        return message if message.startswith(f"Sync {self.sync}: ") else f"{self.sync}: {message}"
 
 
-RunOutcome = RunResult | FailedRun
+RunOutcome = SyncRunResult | FailedRun
 
 
 def run_once(syncs: Iterable[type[ModelSync]], *, threads: int = DEFAULT_THREADS) -> list[RunOutcome]:
@@ -52,7 +52,7 @@ def run_until_stopped(
             for sync in syncs:
                 if sync not in running:
                     running[sync] = pool.submit(_run_if_due, sync)
-            stop.wait(_LOOK_SECONDS)
+            stop.wait(_POLL_SECONDS)
             for sync in [sync for sync, future in running.items() if future.done()]:
                 outcome = running.pop(sync).result()
                 if outcome is not None:

@@ -24,9 +24,9 @@ from oncehouse.sync.sqlalchemy.changed_keys import (
     ChangedKeys,
     columns_of,
     keep_children,
-    look_up,
-    look_up_moved,
     pick,
+    read_columns,
+    read_moved_keys,
     stay_among,
 )
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
@@ -87,9 +87,9 @@ def register_keys(
     connection: Connection, sync: type[ModelSync], kind: OperationKind, keys: Iterable[Sequence[Any]]
 ) -> None:
     check_place(connection, sync, {})
-    spelled = sync.spell_keys(keys)
-    if spelled:
-        sync.get_storage().register(SqlAlchemyWriter(connection), sync.declaration().name, kind, spelled)
+    key_texts = sync.encode_keys(keys)
+    if key_texts:
+        sync.get_storage().register(SqlAlchemyWriter(connection), sync.declaration().name, kind, key_texts)
 
 
 def check_place(connection: Connection, sync: type[ModelSync], options: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ def _before(
         return statement, many, one
     returned: _Returned | None = options.get(_RETURNED)
     if returned is not None and returned.table == table:
-        returned.old = look_up_moved(connection, statement, table, watches, many or [one])
+        returned.old = read_moved_keys(connection, statement, table, watches, many or [one])
         return stay_among(statement, returned.old, connection.dialect), many, one
     for watch in watches:
         check_place(connection, watch.sync, options)
@@ -223,10 +223,10 @@ def _plan_insert(statement: Insert, watches: Sequence[Watch], parameters: statem
     by_key: list[Watch] = []
     returned: list[Watch] = []
     for watch in watches:
-        given = statements.given_values(statement, watch.columns, parameters)
+        given = statements.read_values(statement, watch.columns, parameters)
         if given is not None:
             changed_keys.append(ChangedKeys(watch=watch, kind=OperationKind.INSERT, keys=given))
-        elif statements.tells_keys(statement, watch.columns, parameters):
+        elif statements.names_keys(statement, watch.columns, parameters):
             by_key.append(watch)
         else:
             returned.append(watch)
@@ -272,7 +272,9 @@ def _plan_by_key(
         return None
     old = [
         ChangedKeys(
-            watch=watch, kind=kind, keys=look_up(connection, key, rows[0], columns=watch.columns, lock=True)
+            watch=watch,
+            kind=kind,
+            keys=read_columns(connection, key, rows[0], columns=watch.columns, lock=True),
         )
         for watch in looked_up
         if kind is OperationKind.DELETE or statements.sets_any(statement, watch.columns, parameters)
@@ -285,7 +287,7 @@ def _plan_by_key(
         yield from (*changed_keys, *old)
         for watch in looked_up if kind is OperationKind.UPDATE else ():
             yield ChangedKeys(
-                watch=watch, kind=kind, keys=look_up(connection, key, rows[1], columns=watch.columns)
+                watch=watch, kind=kind, keys=read_columns(connection, key, rows[1], columns=watch.columns)
             )
 
     return Capture(statement=statement, collect=collect)
@@ -305,7 +307,7 @@ def _plan_returning(
             f"it once for each set, or register the keys yourself under the option {OPTION}=False"
         )
     _refuse_returning(statement, watches)
-    old = look_up_moved(connection, statement, table, watches, parameters)
+    old = read_moved_keys(connection, statement, table, watches, parameters)
     held = stay_among(statement, old, connection.dialect)
     asking = statements.ask_for(held, columns_of(watches))
 
@@ -316,12 +318,12 @@ def _plan_returning(
                 f"{watches[0].sync.declaration().name}: {table.name} does not return the rows that an UPDATE or DELETE "
                 "changes (implicit_returning is off), so they could not be told"
             )
-        return _tell_returned(statement, watches, old, rows)
+        return _register_returned(statement, watches, old, rows)
 
     return Capture(statement=asking, collect=collect)
 
 
-def _tell_returned(
+def _register_returned(
     statement: Any, watches: Sequence[Watch], old: Sequence[ChangedKeys], rows: Sequence[Mapping[Any, Any]]
 ) -> Iterable[ChangedKeys]:
     yield from old
@@ -352,7 +354,7 @@ def _execute_returning(state: ORMExecuteState) -> Any:
     rows = result().all()
     own = len(rows[0]) - len(columns) if rows else 0
     found = [dict(zip(columns, row[own:], strict=True)) for row in rows]
-    _register(connection, _tell_returned(statement, watches, returned.old, found))
+    _register(connection, _register_returned(statement, watches, returned.old, found))
     return result().columns(*range(own)) if rows else result()
 
 
@@ -399,10 +401,10 @@ def _register(connection: Connection, changed_keys: Iterable[ChangedKeys]) -> No
             keys, kind = keep_children(connection, one), OperationKind.UPDATE
         elif not one.watch.is_own:
             kind = OperationKind.UPDATE
-        spelled = sync.spell_keys(keys)
-        if spelled:
+        key_texts = sync.encode_keys(keys)
+        if key_texts:
             writer = SqlAlchemyWriter(connection)
-            sync.get_storage().register(writer, sync.declaration().name, kind, spelled)
+            sync.get_storage().register(writer, sync.declaration().name, kind, key_texts)
 
 
 def _take_returned(result: Any) -> list[Mapping[Any, Any]]:

@@ -34,7 +34,7 @@ class ChangedKeys:
     keys: Keys
 
 
-def look_up_moved(
+def read_moved_keys(
     connection: Connection,
     statement: Any,
     table: Any,
@@ -45,10 +45,10 @@ def look_up_moved(
     moved = [watch for watch in watches if statements.sets_any(statement, watch.columns, parameters)]
     if not moved or not isinstance(statement, Update):
         return []
-    asked = select(*columns_of(moved)).select_from(table).with_for_update(of=table)
+    query = select(*columns_of(moved)).select_from(table).with_for_update(of=table)
     if statement.whereclause is not None:
-        asked = asked.where(statement.whereclause)
-    rows = [row._mapping for row in connection.execute(asked, dict(parameters[0]))]  # noqa: SLF001 - public
+        query = query.where(statement.whereclause)
+    rows = [row._mapping for row in connection.execute(query, dict(parameters[0]))]  # noqa: SLF001 - public
     return [ChangedKeys(watch=watch, kind=OperationKind.DELETE, keys=pick(rows, watch)) for watch in moved]
 
 
@@ -61,7 +61,7 @@ def stay_among(statement: Any, old: Sequence[ChangedKeys], dialect: Dialect) -> 
     return statement
 
 
-def look_up(
+def read_columns(
     connection: Connection,
     key: tuple[Any, ...],
     rows: Keys,
@@ -73,18 +73,18 @@ def look_up(
     found: Keys = []
     for start in range(0, len(rows), _KEYS_A_STATEMENT):
         part = rows[start : start + _KEYS_A_STATEMENT]
-        asked = select(*columns).where(is_listed(key, part))
+        query = select(*columns).where(is_listed(key, part))
         with wrapped_errors("Model sync: looking up changed keys", absent=ABSENT):
-            found += [tuple(row) for row in connection.execute(asked.with_for_update() if lock else asked)]
+            found += [tuple(row) for row in connection.execute(query.with_for_update() if lock else query)]
     return found
 
 
-def keep_children(connection: Connection, told: ChangedKeys) -> Keys:
+def keep_children(connection: Connection, changed: ChangedKeys) -> Keys:
     """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
-    if told.kind is not OperationKind.UPDATE or not told.keys:
+    if changed.kind is not OperationKind.UPDATE or not changed.keys:
         return []
-    key = told.watch.child_key
-    return look_up(connection, key, told.keys, columns=key)
+    key = changed.watch.child_key
+    return read_columns(connection, key, changed.keys, columns=key)
 
 
 def columns_of(watches: Sequence[Watch]) -> list[Any]:

@@ -9,13 +9,13 @@ from sqlalchemy import Connection, Select, Table, func, literal, select, tuple_
 from sqlalchemy.orm import Session, scoped_session
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.messaging.database import reading
+from oncehouse.messaging.database import open_reader
 from oncehouse.sync.backfill.row_estimate import read_statistics
 from oncehouse.sync.changes.change import Operation, OperationKind, distinct_keys, format_key, read_key
 from oncehouse.sync.model.declaration import ModelSource, WalTable
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
-from oncehouse.sync.model.model_sync import RunResult
+from oncehouse.sync.model.model_sync import SyncRunResult
 from oncehouse.sync.model.read_columns import ReadColumn
 from oncehouse.sync.rounds.round import run_sync
 from oncehouse.sync.settings import SyncSettings
@@ -119,7 +119,7 @@ class ModelSync(CoreModelSync):
         return cls._key_forms
 
     @classmethod
-    def spell_keys(cls, keys: Iterable[Sequence[Any]]) -> list[str]:
+    def encode_keys(cls, keys: Iterable[Sequence[Any]]) -> list[str]:
         """Each once; keys that are not whole belong to no row of ours."""
         forms = cls.key_forms()
         return list(
@@ -140,7 +140,7 @@ class ModelSync(CoreModelSync):
         keys = [cls.parse_key(key) for key in distinct_keys(operations)]
         if cls.model_serializer is not None:
             return _load_objects(cls, keys)
-        with reading(cls.open_source(), _what(cls), absent=ABSENT) as connection:
+        with open_reader(cls.open_source(), _what(cls), absent=ABSENT) as connection:
             return [row for part in _split(keys) for row in _read_rows(connection, cls, part)]
 
     @classmethod
@@ -156,8 +156,8 @@ class ModelSync(CoreModelSync):
                 columns[0] > values[0] if len(columns) == 1 else tuple_(*columns) > tuple_(*values)
             )
         what = f"Sync {cls.declaration().name}: reading keys"
-        with reading(cls.open_source(), what, absent=ABSENT) as connection:
-            return cls.spell_keys(tuple(row) for row in connection.execute(asked))
+        with open_reader(cls.open_source(), what, absent=ABSENT) as connection:
+            return cls.encode_keys(tuple(row) for row in connection.execute(asked))
 
     @classmethod
     def estimate_rows(cls) -> int:
@@ -170,7 +170,9 @@ class ModelSync(CoreModelSync):
         if known is not None:
             return known
         asked = select(func.count()).select_from(select(*_key_attributes(cls)).subquery())
-        with reading(engine, f"Sync {cls.declaration().name}: counting rows", absent=ABSENT) as connection:
+        with open_reader(
+            engine, f"Sync {cls.declaration().name}: counting rows", absent=ABSENT
+        ) as connection:
             return int(connection.execute(asked).scalar_one())
 
     @classmethod
@@ -199,7 +201,7 @@ class ModelSync(CoreModelSync):
         register_keys(writer, cls, kind, listed)
 
     @classmethod
-    def sync_batch_from_storage(cls) -> RunResult:
+    def sync_batch_from_storage(cls) -> SyncRunResult:
         return run_sync(cls)
 
 
@@ -220,7 +222,7 @@ def _what(sync: type[ModelSync]) -> str:
 
 def _load_objects(sync: type[ModelSync], keys: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
     """In a session that is open while they are serialized, so that what they have not loaded can still be loaded."""
-    with reading(sync.open_source(), _what(sync), absent=ABSENT) as connection:
+    with open_reader(sync.open_source(), _what(sync), absent=ABSENT) as connection:
         for part in _split(keys):
             with Session(connection) as session:
                 yield from session.scalars(sync.get_sync_select(part)).unique()
@@ -238,7 +240,7 @@ def _read_rows(
     ]
     statement = sync.get_sync_select(keys).with_only_columns(*asked, maintain_column_froms=True)
     linked = {
-        column.name: _look_up_many(connection, sync, column.many, keys) for column in columns if column.many
+        column.name: _query_many(connection, sync, column.many, keys) for column in columns if column.many
     }
     key_places = sync.declaration().key_places
     for found in connection.execute(statement):
@@ -253,7 +255,7 @@ def _read_rows(
         yield tuple(row)
 
 
-def _look_up_many(
+def _query_many(
     connection: Connection, sync: type[ModelSync], many: Many, keys: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], list[Any]]:
     """The sorted keys of the other side for each of ours: one query for all of them."""

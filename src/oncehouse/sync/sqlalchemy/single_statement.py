@@ -39,8 +39,8 @@ class NamedKey:
         if not statement.startswith(("INSERT ", "UPDATE ", "DELETE ")):
             return None
         # Names of syncs are made of letters, digits, '_', '.' and '-'.
-        noting = f"{_INTO} VALUES ('{self.sync}', '{self.kind}', %({_KEY})s)"
-        return f"WITH oncehouse_noted AS ({noting}) {statement}", {**parameters, _KEY: self.key}
+        note_sql = f"{_INTO} VALUES ('{self.sync}', '{self.kind}', %({_KEY})s)"
+        return f"WITH oncehouse_noted AS ({note_sql}) {statement}", {**parameters, _KEY: self.key}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +58,15 @@ class ReturnedKey:
         if not statement.startswith("INSERT ") or not statement.endswith(returning):
             return None
         place = f"{self.table}.{self.column}"
-        noting = f"{NOTE_FUNCTION}('{self.sync}', '{OperationKind.INSERT}', {place}) AS {self.column}"
-        return statement.removesuffix(place) + noting, parameters
+        note_sql = f"{NOTE_FUNCTION}('{self.sync}', '{OperationKind.INSERT}', {place}) AS {self.column}"
+        return statement.removesuffix(place) + note_sql, parameters
 
 
 CombinedStatement = NamedKey | ReturnedKey
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shape:
+class _StatementForm:
     """What is known of a statement whatever its parameters."""
 
     watch: Watch
@@ -78,7 +78,7 @@ class _Shape:
     returned: ReturnedKey | None = None
 
 
-_shapes: WeakKeyDictionary[Any, _Shape | None] = WeakKeyDictionary()
+_forms: WeakKeyDictionary[Any, _StatementForm | None] = WeakKeyDictionary()
 
 
 def can_combine(connection: Connection, watch: Watch) -> bool:
@@ -95,41 +95,41 @@ def find_combined(
     connection: Connection, statement: Any, watch: Watch, one: Mapping[str, Any]
 ) -> CombinedStatement | None:
     """For a statement on the class's own table with one set of parameters."""
-    shape = _shapes.get(statement)
-    if shape is None or shape.watch is not watch:
-        if shape is None and statement in _shapes:
+    form = _forms.get(statement)
+    if form is None or form.watch is not watch:
+        if form is None and statement in _forms:
             return None
-        shape = _shapes[statement] = _find_shape(connection, statement, watch)
-    if shape is None:
+        form = _forms[statement] = _find_form(connection, statement, watch)
+    if form is None:
         return None
-    if one.keys().isdisjoint(shape.key_columns):
-        if shape.kind is OperationKind.INSERT:
-            return shape.returned
-        return _name_key(watch, shape.kind, [one.get(name) for name in shape.binds])
+    if one.keys().isdisjoint(form.key_columns):
+        if form.kind is OperationKind.INSERT:
+            return form.returned
+        return _name_key(watch, form.kind, [one.get(name) for name in form.binds])
     given = (
-        statements.given_values(statement, watch.columns, [one])
-        if shape.kind is OperationKind.INSERT
-        else None
+        statements.read_values(statement, watch.columns, [one]) if form.kind is OperationKind.INSERT else None
     )
     return _name_key(watch, OperationKind.INSERT, given[0]) if given else None
 
 
 def _name_key(watch: Watch, kind: OperationKind, key: Sequence[Any]) -> NamedKey | None:
-    spelled = watch.sync.spell_keys([key])
-    return NamedKey(sync=watch.sync.declaration().name, kind=kind, key=spelled[0]) if spelled else None
+    key_texts = watch.sync.encode_keys([key])
+    return NamedKey(sync=watch.sync.declaration().name, kind=kind, key=key_texts[0]) if key_texts else None
 
 
-def _find_shape(connection: Connection, statement: Any, watch: Watch) -> _Shape | None:
+def _find_form(connection: Connection, statement: Any, watch: Watch) -> _StatementForm | None:
     key_columns = tuple(column.key for column in watch.columns)
     if isinstance(statement, Insert):
         is_left = statements.leaves_key(statement, watch.columns)
         returned = _returned_key(connection, watch) if is_left else None
-        return _Shape(watch=watch, kind=OperationKind.INSERT, key_columns=key_columns, returned=returned)
+        return _StatementForm(
+            watch=watch, kind=OperationKind.INSERT, key_columns=key_columns, returned=returned
+        )
     binds = statements.key_binds(statement, watch.columns)
     if binds is None:
         return None
     kind = OperationKind.DELETE if isinstance(statement, Delete) else OperationKind.UPDATE
-    return _Shape(watch=watch, kind=kind, key_columns=key_columns, binds=binds)
+    return _StatementForm(watch=watch, kind=kind, key_columns=key_columns, binds=binds)
 
 
 def _returned_key(connection: Connection, watch: Watch) -> ReturnedKey | None:

@@ -40,17 +40,17 @@ def ask_for(statement: Any, columns: Sequence[Any]) -> Any:
     return statement.return_defaults(*columns, supplemental_cols=columns)
 
 
-def given_values(
+def read_values(
     statement: Insert, columns: Sequence[Any], parameters: Parameters
 ) -> list[tuple[Any, ...]] | None:
     """What an insert says itself of these columns, row by row; None where the database has to be asked."""
     if statement._multi_values or statement.select is not None or statement._post_values_clause is not None:
         return None
-    rows = [tuple(_given(statement, column, one) for column in columns) for one in parameters]
+    rows = [tuple(_read_value(statement, column, one) for column in columns) for one in parameters]
     return None if any(value is MISSING for row in rows for value in row) else rows
 
 
-def tells_keys(statement: Insert, columns: Sequence[Any], parameters: Parameters) -> bool:
+def names_keys(statement: Insert, columns: Sequence[Any], parameters: Parameters) -> bool:
     """Whether the result will have these columns as the keys of the new rows without being asked."""
     key = set(statement.table.primary_key)
     if not set(columns) <= key or has_returning(statement):
@@ -98,7 +98,7 @@ def leaves_key(statement: Insert, columns: Sequence[Any]) -> bool:
     """Whether an insert of one row leaves these columns, its whole key, to the database, and is told what it chose."""
     if any(column.key in _values(statement) or column.default is not None for column in columns):
         return False
-    return set(columns) == set(statement.table.primary_key) and tells_keys(statement, columns, [{}])
+    return set(columns) == set(statement.table.primary_key) and names_keys(statement, columns, [{}])
 
 
 def key_binds(statement: Update | Delete, columns: Sequence[Any]) -> tuple[str, ...] | None:
@@ -185,7 +185,7 @@ def _written(statement: Update, parameters: Parameters) -> set[str]:
     return {*_values(statement), *(name for one in parameters[:1] for name in one)}
 
 
-def _given(statement: Insert, column: Any, one: Mapping[str, Any]) -> Any:
+def _read_value(statement: Insert, column: Any, one: Mapping[str, Any]) -> Any:
     if column.key in one:
         return _plain(one[column.key])
     values = _values(statement)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from oncehouse.sync.verify.verify import Difference, VerifyReport
+from oncehouse.sync.verify.verify import Difference, SyncVerifyReport
 
 EXAMPLES = 5
 
 
-def describe_differences(report: VerifyReport) -> list[str]:
+def describe_differences(report: SyncVerifyReport) -> list[str]:
     """A line for each kind that was found, then advice."""
     lines = [
         f"{kind}: {', '.join(keys[:EXAMPLES])}{', …' if len(keys) > EXAMPLES else ''}"
@@ -17,12 +17,12 @@ def describe_differences(report: VerifyReport) -> list[str]:
     return [f"{report.sync}: {line}" for line in (*lines, *advise(report))]
 
 
-def advise(report: VerifyReport) -> list[str]:
+def advise(report: SyncVerifyReport) -> list[str]:
     advice = []
     if report.pipeline_file and not report.is_clean:
         behind = f"`oncehouse status {report.pipeline_file}`, `oncehouse cdc status`"
-        letters = f"`oncehouse dead-letters list {report.pipeline_file}`"
-        return [f"the pipeline may be behind ({behind}) or have dead letters ({letters})"]
+        list_command = f"`oncehouse dead-letters list {report.pipeline_file}`"
+        return [f"the pipeline may be behind ({behind}) or have dead letters ({list_command})"]
     if not report.complete:
         advice.append(
             "so many differ that the rest was not looked at. `oncehouse sync backfill` sends all rows; verify then"

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 
 from oncehouse.sync.backfill.progress import ReportProgress, ignore_progress
-from oncehouse.sync.backfill.replay import register_keys_again
+from oncehouse.sync.backfill.replay import reregister_keys
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds.round import check_captured, run_sync
-from oncehouse.sync.verify.verify import RANGE, VerifyReport, find_waiting_keys, verify
+from oncehouse.sync.verify.verify import RANGE, SyncVerifyReport, find_waiting_keys, verify
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def verify_and_repair(
@@ -19,7 +19,7 @@ def verify_and_repair(
     *,
     keys_a_range: int = RANGE,
     report: ReportProgress = ignore_progress,
-) -> tuple[VerifyReport, int]:
+) -> tuple[SyncVerifyReport, int]:
     """How the table stands in the end, and how many keys were synced again."""
     check_captured(sync.declaration())
     repaired: set[str] = set()
@@ -29,7 +29,7 @@ def verify_and_repair(
         keys = [key for key in found.keys_to_repair() if key not in repaired]
         if not keys:
             return found, len(repaired)
-        register_keys_again(sync, keys)
+        reregister_keys(sync, keys)
         _sync_until_gone(sync, keys)
         repaired.update(keys)
 
@@ -40,6 +40,6 @@ def _sync_until_gone(sync: type[ModelSync], keys: Iterable[str]) -> None:
     try:
         while wanted & find_waiting_keys(sync):
             if run_sync(sync).held_elsewhere:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
     finally:
         sync.release_connections()

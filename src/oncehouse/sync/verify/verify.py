@@ -37,7 +37,7 @@ PAUSE_SECONDS = 1.0
 """Between two looks at what differs."""
 
 _KEYS_A_READ = 10_000
-_LOOKS = 10
+_READS = 10
 
 
 class Difference(StrEnum):
@@ -52,7 +52,7 @@ class Difference(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyReport:
+class SyncVerifyReport:
     sync: str
     table: str
     rows: int
@@ -86,7 +86,7 @@ def verify(
     *,
     keys_a_range: int = RANGE,
     report: ReportProgress = ignore_progress,
-) -> VerifyReport:
+) -> SyncVerifyReport:
     declared = sync.declaration()
     if isinstance(declared.engine, Append) and declared.engine.version is None:
         raise ConfigurationError(
@@ -94,17 +94,17 @@ def verify(
             "so it cannot be compared with the database. Give the engine a version: Append(version='_version')."
         )
     check_sync_table(sync)
-    work = _Verification(sync, keys_a_range=keys_a_range, report=report)
+    work = _TableVerification(sync, keys_a_range=keys_a_range, report=report)
     try:
         work.compare_ranges()
-        work.look_for_missing()
+        work.find_missing_keys()
         work.settle()
     finally:
         sync.release_connections()
     return work.report_of()
 
 
-class _Verification:
+class _TableVerification:
     def __init__(self, sync: type[ModelSync], *, keys_a_range: int, report: ReportProgress) -> None:
         self.sync = sync
         self.declared = sync.declaration()
@@ -119,7 +119,7 @@ class _Verification:
         """Keys that differed when they were last looked at, and how they stood then."""
         self.doubled: list[str] = []
         self.waiting: set[str] = set()
-        self.same_looks: Counter[str] = Counter()
+        self.same_reads: Counter[str] = Counter()
         self.is_cut = False
         self.found: dict[Difference, list[str]] = {kind: [] for kind in Difference}
 
@@ -128,9 +128,9 @@ class _Verification:
         return len(self.suspects) > MOST_DIFFERENCES
 
     @property
-    def looks_to_stand(self) -> int:
+    def reads_to_confirm(self) -> int:
         """After how many equal looks a difference counts."""
-        return 1 if self.declared.pipeline is None else _LOOKS - 1
+        return 1 if self.declared.pipeline is None else _READS - 1
 
     def compare_ranges(self) -> None:
         """All keys that the table has, as ClickHouse orders them."""
@@ -141,12 +141,12 @@ class _Verification:
             rows, gone = list(present.values()), list(absent.values())
             if not self.shown.is_same(rows, gone):
                 self.differing_ranges += 1
-                spelled = [*present, *absent]
+                key_texts = [*present, *absent]
                 found = self.shown.find_differing(rows, gone)
-                self.suspects.update((spelled[one.place], None) for one in found if self._counts(one))
-            spelled = [*present, *absent]
-            self.doubled += [spelled[place] for place in self.shown.find_doubled([*rows, *gone])]
-            self._tell(len(keys))
+                self.suspects.update((key_texts[one.place], None) for one in found if self._counts(one))
+            key_texts = [*present, *absent]
+            self.doubled += [key_texts[place] for place in self.shown.find_doubled([*rows, *gone])]
+            self._report(len(keys))
             if self.is_full:
                 return
 
@@ -162,7 +162,7 @@ class _Verification:
                 return
             after = self.declared.deleted_row(self.sync.parse_key(keys[-1]))
 
-    def look_for_missing(self) -> None:
+    def find_missing_keys(self) -> None:
         """Keys of the database that the table has never had."""
         after: str | None = None
         client = self.sync.open_clickhouse()
@@ -173,7 +173,7 @@ class _Verification:
             present, _absent = self._read([key for key in keys if key not in existing])
             self.rows += len(present)
             self.suspects.update((key, None) for key in present)
-            self._tell(len(keys))
+            self._report(len(keys))
             if len(keys) < self.keys_a_range:
                 return
             after = keys[-1]
@@ -187,24 +187,24 @@ class _Verification:
         """
         self.found[Difference.DOUBLED] = self.doubled
         self.is_cut = self.is_full
-        for look in range(_LOOKS):
-            if look and (self.suspects or self.found[Difference.DOUBLED]):
+        for attempt in range(_READS):
+            if attempt and (self.suspects or self.found[Difference.DOUBLED]):
                 time.sleep(PAUSE_SECONDS)
             self.waiting = set()
             for keys in _split(list(self.suspects), self.keys_a_range):
-                self._look_again(keys)
-            if look == 1:
+                self._recheck(keys)
+            if attempt == 1:
                 self.found[Difference.DOUBLED] = self._still_doubled()
-            if look and not self.suspects:
+            if attempt and not self.suspects:
                 return
         self.changing = len(self.suspects) - len(self.waiting)
 
-    def _look_again(self, keys: list[str]) -> None:
+    def _recheck(self, keys: list[str]) -> None:
         present, absent = self._read(keys)
         waiting = find_waiting_keys(self.sync)
-        spelled = [*present, *absent]
+        key_texts = [*present, *absent]
         found = {
-            spelled[one.place]: one
+            key_texts[one.place]: one
             for one in self.shown.find_differing(list(present.values()), list(absent.values()))
             if self._counts(one)
         }
@@ -216,13 +216,13 @@ class _Verification:
                 self.waiting.add(key)
                 self.suspects[key] = None
             elif self.suspects[key] == one.state:
-                self.same_looks[key] += 1
-                if self.same_looks[key] >= self.looks_to_stand:
+                self.same_reads[key] += 1
+                if self.same_reads[key] >= self.reads_to_confirm:
                     del self.suspects[key]
                     self.found[_kind_of(one)].append(key)
             else:
                 self.suspects[key] = one.state
-                del self.same_looks[key]
+                del self.same_reads[key]
 
     def _still_doubled(self) -> list[str]:
         doubled = []
@@ -248,7 +248,7 @@ class _Verification:
         }
         return present, absent
 
-    def _tell(self, keys: int) -> None:
+    def _report(self, keys: int) -> None:
         self.keys += keys
         self.progress = KeyProgress(
             sync=self.declared.name,
@@ -258,8 +258,8 @@ class _Verification:
         )
         self.report(self.progress)
 
-    def report_of(self) -> VerifyReport:
-        return VerifyReport(
+    def report_of(self) -> SyncVerifyReport:
+        return SyncVerifyReport(
             sync=self.declared.name,
             table=self.declared.table,
             rows=self.rows,

@@ -37,7 +37,7 @@ def records(*offsets: int, partition: int = 0, size: int = 1, topic: str = "even
 class Drive:
     """A core and its clock; commits are acknowledged at once unless a test says otherwise."""
 
-    def __init__(self, *, acknowledge: bool = True, chance: float = 1.0, **rules) -> None:
+    def __init__(self, *, acknowledge: bool = True, jitter: float = 1.0, **rules) -> None:
         given_rules = {
             "size": 3,
             "wait_seconds": 1.0,
@@ -46,7 +46,7 @@ class Drive:
             "backoff": Backoff(base_seconds=1.0, longest_seconds=8.0),
         } | rules
         self.state_machine = StateMachine(
-            {"events": HandlerRules(topic="events", **given_rules)}, chance=lambda: chance
+            {"events": HandlerRules(topic="events", **given_rules)}, jitter=lambda: jitter
         )
         self.now = 100.0
         self.acknowledge = acknowledge
@@ -292,7 +292,7 @@ def test_a_failed_batch_is_retried_with_growing_waits():
 
 
 def test_the_die_spreads_the_wait():
-    drive = Drive(chance=0.25)
+    drive = Drive(jitter=0.25)
     drive.assign()
     drive.fetch(0, 1, 2)
     assert of(ev.RetryAt, drive.failed())[0].at == drive.now + 0.25

@@ -94,11 +94,11 @@ class Listening:
 
 @pytest.fixture
 def opened(monkeypatch) -> Iterator[Callable[..., tuple[KafkaClient, Members]]]:
-    monkeypatch.setattr(log_check, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(log_check, "_RETRY_SECONDS", 0.01)
     clients = []
 
     def open_client(leaders: Leaders, committed: Mapping[tuple[str, int], tuple[int, str, int]]):
-        monkeypatch.setattr(consumer_kafka, "hear_epoch_ends", leaders.hear)
+        monkeypatch.setattr(consumer_kafka, "receive_epoch_ends", leaders.hear)
         client = KafkaClient(bootstrap_servers="127.0.0.1:9", group="g", options={}, metrics=MemoryMetrics())
         members = Members(committed)
         client._consumer, client._listener, client._incremental = members, Listening(), True

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS
 
-_ASK_AGAIN_SECONDS = (0.1, 0.4, 1.0)
+_RETRY_SECONDS = (0.1, 0.4, 1.0)
 _FORGET_SECONDS = 10.0
 _PASSING = frozenset({KafkaError.LEADER_NOT_AVAILABLE})
 
@@ -47,7 +47,7 @@ class TopicCache:
         self._existing.clear()
 
     def _ask(self, producer: Producer, topic: str, timeout_seconds: float) -> str:
-        for seconds in (*_ASK_AGAIN_SECONDS, None):
+        for seconds in (*_RETRY_SECONDS, None):
             error = producer.list_topics(topic, timeout=timeout_seconds).topics[topic].error
             if error is None or error.code() in _PASSING:
                 self._existing.add(topic)

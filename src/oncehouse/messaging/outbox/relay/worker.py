@@ -167,7 +167,7 @@ class RelayWorker:
         with self._changed:
             if failures:
                 # After a failure the worker retries without being woken.
-                self._wait(self._backoff.wait_seconds(failures, chance=random.random()))  # noqa: S311 - no secret
+                self._wait(self._backoff.wait_seconds(failures, jitter=random.random()))  # noqa: S311 - no secret
             elif not done.claimed:
                 # A wake-up since the claim may be about rows that the claim did not see.
                 self._awake = self._wakes != wakes

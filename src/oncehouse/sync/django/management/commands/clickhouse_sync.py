@@ -31,7 +31,7 @@ class Command(BaseCommand):
         if options["once"]:
             outcomes = run_once(syncs, threads=options["threads"])
             for outcome in outcomes:
-                self._tell(outcome)
+                self._print(outcome)
             if any(isinstance(outcome, FailedRun) for outcome in outcomes):
                 raise CommandError("not all syncs went through; what failed is tried again by the next run")
             return
@@ -41,12 +41,12 @@ class Command(BaseCommand):
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            run_until_stopped(syncs, stop, report=self._tell, threads=options["threads"])
+            run_until_stopped(syncs, stop, report=self._print, threads=options["threads"])
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _tell(self, outcome: RunOutcome) -> None:
+    def _print(self, outcome: RunOutcome) -> None:
         if isinstance(outcome, FailedRun):
             self.stderr.write(outcome.text)
         elif outcome.operations:

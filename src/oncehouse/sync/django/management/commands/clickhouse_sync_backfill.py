@@ -28,11 +28,11 @@ class Command(BaseCommand):
             number: signal.signal(number, lambda *_heard: stop.set())
             for number in (signal.SIGINT, signal.SIGTERM)
         }
-        tell = ProgressLines(self.stderr.write)
+        progress = ProgressLines(self.stderr.write)
         try:
             for sync in choose_project_syncs(options["names"], self.stderr.write):
                 result = backfill(
-                    sync, chunk=options["chunk"], restart=options["restart"], stop=stop, report=tell
+                    sync, chunk=options["chunk"], restart=options["restart"], stop=stop, report=progress
                 )
                 self.stdout.write(
                     f"{result.sync}: {result.keys:,} keys, {result.rows:,} rows in {result.seconds:,.1f} s"

@@ -12,7 +12,7 @@ from oncehouse.sync.django.progress_lines import ProgressLines
 from oncehouse.sync.django.setup import find_project_syncs
 from oncehouse.sync.verify.advice import describe_differences
 from oncehouse.sync.verify.repair import verify_and_repair
-from oncehouse.sync.verify.verify import RANGE, VerifyReport, verify
+from oncehouse.sync.verify.verify import RANGE, SyncVerifyReport, verify
 
 _DIFFERENCE_EXIT_CODE = 3
 
@@ -40,14 +40,14 @@ class Command(BaseCommand):
                 report, repaired = (
                     verify_and_repair(sync, **given) if options["repair"] else (verify(sync, **given), 0)
                 )
-                self._tell(report, repaired)
+                self._print(report, repaired)
                 is_clean = is_clean and report.is_clean
         except OncehouseError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
         if not is_clean:
             raise CommandError("rows differ", returncode=_DIFFERENCE_EXIT_CODE)
 
-    def _tell(self, report: VerifyReport, repaired: int) -> None:
+    def _print(self, report: SyncVerifyReport, repaired: int) -> None:
         counts = ", ".join(f"{kind} {len(keys):,}" for kind, keys in report.differences.items())
         self.stdout.write(
             f"{report.sync}: {report.rows:,} rows in {report.ranges:,} ranges: {counts}, waiting {report.waiting:,}"
