@@ -69,6 +69,14 @@ _EXTRA_OF_COMMAND = {
 }
 """The extra that brings all that a command needs; the commands of a pipeline are not named."""
 
+START = "Start"
+PIPELINE = "Pipeline"
+REPAIR = "Repair and change"
+DEPLOY = "Deploy"
+MONITOR = "Monitor"
+MESSAGING = "Messaging"
+ETL = "ETL and model sync"
+
 app = typer.Typer(
     name="oncehouse",
     help="Events reach ClickHouse once: Kafka to ClickHouse with exact deduplication and harmless retries.",
@@ -111,7 +119,6 @@ def accept_options(
     want_pager(wanted=not no_pager)
 
 
-@app.command()
 def version(*, as_json: AsJson = False) -> None:
     """Print the version of oncehouse and of Python."""
     if as_json:
@@ -120,39 +127,45 @@ def version(*, as_json: AsJson = False) -> None:
         tell_version(asked=True)
 
 
-app.command()(init)
-app.command()(check)
-app.command()(doctor)
-app.command()(plan_capacity)
-app.command()(run)
-app.command()(status)
-app.command()(leases)
-app.command()(metrics)
-app.command()(dashboard)
-app.command()(verify)
-app.command()(repair)
-app.command()(upgrade)
-app.command()(grants)
-app.command()(chaos)
-app.command()(bundle)
-app.command("import")(import_folder)
-app.command()(replay)
-app.command("rebuild-index")(rebuild_index)
-app.command()(rekey)
-app.add_typer(batches.app, name="batches")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(table.app, name="table")
-app.add_typer(schema.app, name="schema")
-app.add_typer(etl.app, name="etl")
-app.add_typer(inbox.app, name="inbox")
-app.add_typer(outbox.app, name="outbox")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(cdc.app, name="cdc")
 sync.app.command()(pipeline)
-app.add_typer(sync.app, name="sync")
 
+app.command(rich_help_panel=START)(init)
+app.command(rich_help_panel=START)(check)
+app.command(rich_help_panel=START)(doctor)
+app.command(rich_help_panel=START)(plan_capacity)
+app.add_typer(table.app, name="table", rich_help_panel=START)
+app.add_typer(dev, name="dev", rich_help_panel=START)
+app.command(rich_help_panel=START)(version)
 
-app.add_typer(dev, name="dev")
+app.command(rich_help_panel=PIPELINE)(run)
+app.command("import", rich_help_panel=PIPELINE)(import_folder)
+app.command(rich_help_panel=PIPELINE)(status)
+app.command(rich_help_panel=PIPELINE)(leases)
+app.add_typer(batches.app, name="batches", rich_help_panel=PIPELINE)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=PIPELINE)
+app.add_typer(schema.app, name="schema", rich_help_panel=PIPELINE)
+
+app.command(rich_help_panel=REPAIR)(verify)
+app.command(rich_help_panel=REPAIR)(repair)
+app.command(rich_help_panel=REPAIR)(replay)
+app.command("rebuild-index", rich_help_panel=REPAIR)(rebuild_index)
+app.command(rich_help_panel=REPAIR)(rekey)
+app.command(rich_help_panel=REPAIR)(upgrade)
+app.command(rich_help_panel=REPAIR)(chaos)
+
+app.command(rich_help_panel=DEPLOY)(bundle)
+app.command(rich_help_panel=DEPLOY)(grants)
+
+app.command(rich_help_panel=MONITOR)(dashboard)
+app.command(rich_help_panel=MONITOR)(metrics)
+
+app.add_typer(outbox.app, name="outbox", rich_help_panel=MESSAGING)
+app.add_typer(inbox.app, name="inbox", rich_help_panel=MESSAGING)
+app.add_typer(dlq.app, name="dlq", rich_help_panel=MESSAGING)
+app.add_typer(cdc.app, name="cdc", rich_help_panel=MESSAGING)
+
+app.add_typer(etl.app, name="etl", rich_help_panel=ETL)
+app.add_typer(sync.app, name="sync", rich_help_panel=ETL)
 
 
 def main() -> None:

@@ -89,6 +89,18 @@ def test_a_wrong_command_line_ends_with_2(arguments, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_each_command_stands_in_a_group_of_the_help(capsys):
+    commands = typer.main.get_group(command.app).commands
+    panels = {name: getattr(inner, "rich_help_panel", None) for name, inner in commands.items()}
+    assert {name for name, panel in panels.items() if not isinstance(panel, str)} == set()
+    groups = ["Start", "Pipeline", "Repair and change", "Deploy", "Monitor", "Messaging", "ETL and model sync"]
+    assert list(dict.fromkeys(panels.values())) == groups
+    assert run_command(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [shown.index(f" {group} ─") for group in groups] == sorted(shown.index(f" {group} ─") for group in groups)
+    assert "─ Commands ─" not in shown
+
+
 def test_the_version_is_told(capsys):
     assert run_command(["version"]) == 0
     assert capsys.readouterr().out.startswith(f"oncehouse {__version__} ")
