@@ -80,7 +80,7 @@ READ_MEMORY_BYTES_A_BYTE = Figure(
 READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK = Figure(
     name="read_memory_bytes_a_byte_of_a_block", value=9.0, unit="bytes", command=_CAPACITY
 )
-"""Of the block that is being decoded, beside the chunk that takes its rows. Rounded up: 7.0 to 8.1 were printed."""
+"""Of the block that is being decoded, next to the chunk that takes its rows. Rounded up: 7.0 to 8.1 were printed."""
 LOAD_MEMORY_BYTES_A_BYTE = Figure(name="load_memory_bytes_a_byte", value=4.3, unit="bytes", command=_CAPACITY)
 """Of a batch: its rows, put together, and as they are sent."""
 MERGE_MEMORY_BYTES_A_KEY = Figure(name="merge_memory_bytes_a_key", value=105, unit="bytes", command=_CAPACITY)

@@ -13,7 +13,7 @@ from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS
 from oncehouse.pipeline.maintenance.file_packs import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES
 from oncehouse.pipeline.stages.supervisor import RETENTION_SECONDS
 
-# Of a pack or of an epoch: keys, raw bytes and positions of duplicates beside the parts.
+# Of a pack or of an epoch: keys, raw bytes and positions of duplicates besides the parts.
 _FILES_BESIDE_PARTS = 3
 
 
@@ -49,7 +49,7 @@ class Disk:
     """With segments that are being merged, or have been and are still there."""
     catalog_bytes: float
     snapshot_bytes: float
-    """Copies of the catalog beside the files."""
+    """Copies of the catalog next to the files."""
     files: float
 
     @property

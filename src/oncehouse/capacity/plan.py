@@ -27,7 +27,7 @@ class Memory:
     loading_worker_bytes: float
     """Of one that loads a batch as large as it may be; as many at once as there are tables."""
     merging_worker_bytes: float
-    """Of the one worker that merges segments beside them."""
+    """Of the one worker that merges segments at the same time."""
     driver_bytes: float
     """Of the driver's Python process and its Java process."""
     machine_bytes: float

@@ -1,1 +1,1 @@
-"""The command line: reads arguments, calls the rooms that do the work, and shows what they return."""
+"""The command line: reads arguments, calls the packages that do the work, and shows what they return."""

@@ -32,12 +32,12 @@ class Diagnosis(Answer, of=("doctor",)):
 def doctor(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A pipeline file, whose ports and disks are looked at too."),
+        typer.Argument(metavar="FILE", help="A pipeline file, whose ports and disks are checked too."),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Look at this machine: versions, Java, memory, disk, limits, ports; exit 2 when something is missing."""
+    """Check this machine: versions, Java, memory, disk, limits, ports; exit 2 if something is missing."""
     from oncehouse.cli.machine_checks import look_at_machine, look_at_pipeline, worst
     from oncehouse.clickhouse.preflight.finding import Level
     from oncehouse.config.file_loader import load_pipeline

@@ -1,4 +1,4 @@
-"""`oncehouse init`: a commented pipeline file and, beside it, the schema that explains it to editors."""
+"""`oncehouse init`: a commented pipeline file and, next to it, the schema that explains it to editors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Written(Answer, of=("init",)):
 
 
 def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
-    """Write a commented example to FILE, and its schema beside it. An existing FILE is left alone."""
+    """Write a commented example to FILE, and its schema next to it. An existing FILE is kept."""
     from oncehouse.config.file_loader import SCHEMA_FILE_NAME, example_text, json_schema_text
 
     schema = file.parent / SCHEMA_FILE_NAME

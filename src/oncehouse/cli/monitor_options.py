@@ -49,7 +49,7 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help=f"Who looks has to know the token in this file; {TOKEN_VARIABLE} in the environment does as well.",
+        help=f"File of the token that browsers and scrapers must send; or set {TOKEN_VARIABLE}.",
     ),
 ]
 AllowHosts = Annotated[

@@ -21,4 +21,4 @@ def load_current(pipeline: Pipeline) -> Pipeline:
         try:
             return current(pipeline, catalog)
         except OncehouseError:
-            return pipeline  # whoever needs the ledger tells what is wrong with it
+            return pipeline  # the command that needs the ledger reports what is wrong

@@ -56,7 +56,7 @@ def may_page() -> bool:
 
 
 def find_pager() -> list[str]:
-    """The program and its arguments; none when nobody wants one, or it is not there."""
+    """The program and its arguments; none when no pager is wanted, or it is not installed."""
     told = os.environ.get("PAGER")
     try:
         words = shlex.split("less" if told is None else told)

@@ -144,7 +144,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
                 self._flush()
 
     def say(self, message: str) -> None:
-        """A message beside the numbers; on standard error, so that it never mixes with JSON."""
+        """A message next to the numbers; on standard error, so that it never mixes with JSON."""
         if structured_logging.is_started():
             say_aside(message, logging.WARNING)
             return

@@ -256,7 +256,7 @@ def read_settings(value: object) -> object:
 
 
 def read_secret_settings(value: object) -> object:
-    """As `read_settings`, with what looks like a secret wrapped so that nobody prints it."""
+    """As `read_settings`, with what looks like a secret wrapped so that it is never printed."""
     settings = read_settings(value)
     if not isinstance(settings, dict):
         return settings

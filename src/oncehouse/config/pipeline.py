@@ -128,7 +128,7 @@ class Source(Section):
     fields: dict[Name, ColumnTypeText] = Field(default_factory=dict, min_length=1)
     """Field of the event and its ClickHouse type, in the order of the columns. Protobuf knows them by itself."""
     new_fields: Literal["ignore", "add", "stop"] = "ignore"
-    """What happens when records have a field that nobody declared: it stays in the kept bytes, becomes a column, or
+    """What happens when records have a field that is not declared: it stays in the kept bytes, becomes a column, or
     stops the pipeline."""
     unused_fields: tuple[Name, ...] = ()
     """Fields that records have and no table takes; they are never new."""
@@ -169,7 +169,7 @@ class Source(Section):
 
     @property
     def decoded_fields(self) -> dict[str, str]:
-        """The declared fields, and those that the format's own identity needs beside them."""
+        """The declared fields, and those that the format's own identity needs besides them."""
         own = DEBEZIUM_IDENTITY if self.format == "debezium" else {}
         return {**self.fields, **{name: type_ for name, type_ in own.items() if name not in self.fields}}
 

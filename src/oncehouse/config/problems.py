@@ -1,7 +1,7 @@
 """What is wrong with a pipeline, in words: pydantic's findings become advice with the nearest right word.
 
 Pure: a problem is a path of keys and a text. Values are never shown unless a check of ours put them into
-its text on purpose, because a value may be a secret; lines are added by whoever knows the file.
+its text on purpose, because a value may be a secret; lines are added where the file is known.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def format_problems(problems: Sequence[Problem], *, where: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A message without the middle of whatever somebody wrote into it; the advice stands at its end."""
+    """A message without the middle of what a user wrote into it; the advice stands at its end."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 300]} … {text[-250:]}"
 
 

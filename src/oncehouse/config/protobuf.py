@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class ProtobufSchema(Section):
     files: tuple[str, ...] = ()
-    """`.proto` files, relative to the pipeline file; what they import is found beside them or under `include`."""
+    """`.proto` files, relative to the pipeline file; what they import is found next to them or under `include`."""
     descriptor_set: str | None = None
     """A file of descriptors that protoc has written with --include_imports, instead of `files`."""
     message: Name | None = None

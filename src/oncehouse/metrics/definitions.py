@@ -31,15 +31,15 @@ def _gauge(name: str, labels: str, says: str) -> Metric:
     return Metric(name=f"oncehouse_{name}", kind=Kind.GAUGE, labels=tuple(labels.split()), says=says)
 
 
-# Who tells, and whether it could.
-BUILD = _gauge("build_info", "version", "1; its label is the version of oncehouse that tells")
+# The process that exposes the metrics, and what it can read.
+BUILD = _gauge("build_info", "version", "1; its label is the version of oncehouse that exposes the metrics")
 ANSWERS = _gauge(
     "answers",
     "part name",
-    "1 while it could be read, 0 while not. Parts: `pipeline`, `kafka` (the lag of a pipeline), `etl`, `outbox`, "
+    "1 while it can be read, else 0. Parts: `pipeline`, `kafka` (the lag of a pipeline), `etl`, `outbox`, "
     "`inbox`, `groups`, `health`, `sync`",
 )
-SCRAPE_SECONDS = _gauge("scrape_seconds", "", "how long it took to look at everything")
+SCRAPE_SECONDS = _gauge("scrape_seconds", "", "how long it took to read everything")
 
 # What epochs settled. Every record read is counted once.
 RECORDS = _counter(
@@ -87,7 +87,7 @@ INSERT_SECONDS = _gauge(
 # What needs a person, or a schema.
 DEAD_LETTERS = _gauge("dead_letters", "pipeline reason", "dead letters that were not tried again")
 WAITING_FOR_SCHEMA = _gauge("waiting_for_schema", "pipeline schema", "records that wait for a schema")
-REQUESTS_OPEN = _gauge("requests_open", "pipeline kind", "requests that nobody has performed yet")
+REQUESTS_OPEN = _gauge("requests_open", "pipeline kind", "requests not performed yet")
 REQUESTS_REFUSED = _counter("requests_refused", "pipeline kind", "requests that could not be met")
 
 # The key index.
@@ -99,10 +99,10 @@ INDEX_OLDEST = _gauge(
     "when the oldest key was first seen; absent while there is none",
 )
 
-# Room.
+# Disk.
 BACKLOG = _gauge("backlog_bytes", "pipeline", "files of events that are not in ClickHouse yet")
 BACKLOG_LIMIT = _gauge("backlog_limit_bytes", "pipeline", "`ledger.max_backlog`; absent without one")
-DISK_FREE = _gauge("disk_free_bytes", "pipeline holds", "free space where the ledger lies on this machine")
+DISK_FREE = _gauge("disk_free_bytes", "pipeline holds", "free space on the disk that holds the ledger")
 DISK_KEPT_FREE = _gauge(
     "disk_kept_free_bytes",
     "pipeline holds",
@@ -110,21 +110,21 @@ DISK_KEPT_FREE = _gauge(
 )
 
 # Who runs it.
-LEASE_HELD = _gauge("lease_held", "pipeline stage", "1 while somebody runs the stage")
+LEASE_HELD = _gauge("lease_held", "pipeline stage", "1 while a process runs the stage")
 LEASE_TOKEN = _gauge(
     "lease_token", "pipeline stage", "the fencing token, which grows with each start and takeover"
 )
-PAUSED = _gauge("paused", "pipeline stage", "1 while the holder waits before it goes on, such as for room")
+PAUSED = _gauge("paused", "pipeline stage", "1 while the stage is paused, such as by backpressure")
 
-# What Spark says of its stream; told by `oncehouse run --metrics` alone.
+# What Spark says of its stream; only in `oncehouse run --metrics`.
 SPARK_BATCH = _gauge(
     "spark_micro_batch", "pipeline", "the newest micro-batch, from 0 with each start of the stream"
 )
 SPARK_RECORDS = _gauge("spark_micro_batch_records", "pipeline", "records of the newest micro-batch")
 SPARK_INPUT_RATE = _gauge(
-    "spark_input_records_per_second", "pipeline", "records that arrived, as Spark reckons"
+    "spark_input_records_per_second", "pipeline", "records that arrived, as Spark measures them"
 )
-SPARK_RATE = _gauge("spark_processed_records_per_second", "pipeline", "records that Spark has gone through")
+SPARK_RATE = _gauge("spark_processed_records_per_second", "pipeline", "records that Spark has processed")
 SPARK_SECONDS = _gauge(
     "spark_phase_seconds",
     "pipeline phase",
@@ -141,7 +141,7 @@ ETL_POSITION = _gauge(
     "etl_position_timestamp_seconds", "topic", "up to which time of its main source it is built"
 )
 ETL_FAILURES = _gauge("etl_failures", "topic", "how often in a row its step has failed")
-ETL_PAUSED = _gauge("etl_paused", "topic", "1 while somebody has paused it")
+ETL_PAUSED = _gauge("etl_paused", "topic", "1 while the topic is paused")
 ETL_HELD = _gauge("etl_held", "topic", "1 while a host works on it")
 ETL_LATE_ROWS = _gauge("etl_late_rows", "topic", "rows that came late and are not built")
 ETL_GAP_ROWS = _gauge("etl_gap_rows", "topic", "rows of its main source in gaps that were never built")
@@ -170,7 +170,7 @@ INBOX_OLDEST = _gauge(
 INBOX_WORKERS = _gauge("inbox_workers", "inbox", "workers that are alive")
 INBOX_IDS = _gauge("inbox_ids", "consumer", "ids that `once` remembers for a consumer")
 
-# Consumer groups, as Kafka and health files tell of them.
+# Consumer groups, as Kafka and health files report them.
 CONSUMER_LAG = _gauge(
     "consumer_lag_records", "group topic partition", "records behind the group's committed offset"
 )
@@ -184,9 +184,9 @@ SYNC_WAITING = _gauge("sync_waiting", "sync", "operations that no round has sync
 SYNC_LAG = _gauge("sync_lag_seconds", "sync", "how long the oldest of them has waited; 0: none")
 SYNC_ROWS = _counter("sync_rows", "sync", "rows that rounds have sent")
 SYNC_FAILURES = _gauge("sync_failures", "sync", "failures since the last success")
-SYNC_RUNNING = _gauge("sync_running", "sync", "1 while somebody holds its lease")
+SYNC_RUNNING = _gauge("sync_running", "sync", "1 while a process holds its lease")
 SYNC_BACKFILLED = _gauge(
-    "sync_backfilled_ratio", "sync", "the share of keys that an unfinished backfill is through"
+    "sync_backfilled_ratio", "sync", "the share of keys that an unfinished backfill has processed"
 )
 
 ALL: tuple[Metric, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Metric))

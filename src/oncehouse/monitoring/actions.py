@@ -132,7 +132,7 @@ def resume_topic(etl: Etl, name: str) -> Offset:
 
 
 def unlock_topic(etl: Etl, name: str) -> Offset:
-    """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
+    """Release the lease of the topic. Its open range stays, and runs again unchanged."""
     from oncehouse.etl.state import transitions
 
     return transitions.unlock(etl.store, _topic(etl, name))

@@ -64,7 +64,7 @@ class LeaseView:
     holder: str
     token: int
     ends_in_seconds: float
-    """Not above zero: nobody runs the stage."""
+    """Not above zero: no process runs the stage."""
     pause: str | None = None
     """What the holder waits for before it goes on; none while it works."""
 

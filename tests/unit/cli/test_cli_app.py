@@ -93,11 +93,21 @@ def test_each_command_stands_in_a_group_of_the_help(capsys):
     commands = typer.main.get_group(command.app).commands
     panels = {name: getattr(inner, "rich_help_panel", None) for name, inner in commands.items()}
     assert {name for name, panel in panels.items() if not isinstance(panel, str)} == set()
-    groups = ["Start", "Pipeline", "Repair and change", "Deploy", "Monitor", "Messaging", "ETL and model sync"]
+    groups = [
+        "Start",
+        "Pipeline",
+        "Repair and change",
+        "Deploy",
+        "Monitor",
+        "Messaging",
+        "ETL and model sync",
+    ]
     assert list(dict.fromkeys(panels.values())) == groups
     assert run_command(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert [shown.index(f" {group} ─") for group in groups] == sorted(shown.index(f" {group} ─") for group in groups)
+    assert [shown.index(f" {group} ─") for group in groups] == sorted(
+        shown.index(f" {group} ─") for group in groups
+    )
     assert "─ Commands ─" not in shown
 
 

@@ -19,7 +19,7 @@ def test_leases_tell_who_runs_each_stage_and_which_are_free(file, catalog, capsy
     assert (ingest[1:3], ingest[-1]) == (["this", "test"], "1")
     # A slow machine has let a moment of the ten minutes pass.
     assert ingest[3] == "10m" or 540 < int(ingest[3].removesuffix("s")) < 600
-    assert ["load", "nobody", "1"] in lines
+    assert ["load", "no", "process", "1"] in lines
 
 
 def test_leases_as_json(file, catalog, capsys):
@@ -32,4 +32,4 @@ def test_leases_as_json(file, catalog, capsys):
 
 def test_a_ledger_that_nobody_has_run_says_so(file, catalog, capsys):
     assert run_command(["leases", str(file)]) == 0
-    assert "nobody has run it yet" in capsys.readouterr().out
+    assert "no process has run it yet" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_a_pipeline_that_has_read_nothing_says_so(file, capsys):
     assert run_command(["status", str(file), "--ledger-only"]) == 0
     out = capsys.readouterr().out
     assert "nothing was read yet" in out
-    assert "nobody runs it" in out
+    assert "no process runs it" in out
 
 
 def test_a_request_is_told_in_words_and_fits_the_screen(file, catalog, capsys):

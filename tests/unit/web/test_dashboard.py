@@ -48,7 +48,7 @@ PAGES = {
     "/outbox": ["MSG_SIZE_TOO_LARGE", "broker away", "key-0"],
     "/consumers": ["billing", "2,322 behind", "no sign of life", "stable"],
     "/sync": ["CustomerSync", "failed 4 times", "37%", "by CDC"],
-    "/leases": ["warehouse-1 pid 4711", "nobody", "ingest"],
+    "/leases": ["warehouse-1 pid 4711", "no process", "ingest"],
 }
 
 

@@ -63,7 +63,7 @@ class LineageGraph(Answer, of=("etl graph",)):
 
 @app.command()
 def init(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Print the statements that make the scheduler's own tables; with --yes, run them. What exists is kept."""
+    """Print the statements that create the scheduler's own tables; with --yes, run them."""
     with open_etl(file) as etl:
         statements = plan_init(etl)
         if yes:
@@ -100,7 +100,7 @@ def plan_init(etl: Etl) -> list[str]:
 @app.command()
 @paged()
 def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
+    """Check the files, the tables and the views; exit 2 if something must be fixed first."""
     from oncehouse.clickhouse.preflight.check import Level
     from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
     from oncehouse.etl.preflight.lineage_check import inspect_lineage
@@ -195,11 +195,11 @@ def graph(
         Path | None, typer.Option("--svg", metavar="PATH", help="Also write it as an SVG file.")
     ] = None,
     with_status: Annotated[
-        bool, typer.Option("--status", help="Ask the server, and show what each topic does now.")
+        bool, typer.Option("--status", help="Show the state of each topic, as the server has it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw the lineage: each table that nobody reads, and under it what it is made of."""
+    """Draw the lineage: each table that no topic reads, and below it its sources."""
     from oncehouse.etl.status import read_status
 
     with open_etl(file) as etl:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oncehouse.etl.quality.check_log import CheckRow
     from oncehouse.etl.step_log import LogRow
 
-app = typer.Typer(invoke_without_command=True, help="What each step brought.")
+app = typer.Typer(invoke_without_command=True, help="Show the result of each step.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +99,10 @@ def checks(
     *,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows.")] = 20,
-    broken: Annotated[bool, typer.Option("--broken", help="Only what did not hold.")] = False,
+    broken: Annotated[bool, typer.Option("--broken", help="Only failed ones.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what became of expectations, newest first."""
+    """Show the results of expectations, newest first."""
     from oncehouse.etl.quality.check_log import read_checks
 
     with open_etl(file) as etl:
@@ -133,7 +133,7 @@ def create(
     yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of only showing it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the logging view of the topic's table; with --yes, create it. What exists is kept."""
+    """Print the logging view of the topic's table; with --yes, create it."""
     from oncehouse.etl.step_log import plan_log_view
 
     with open_etl(file) as etl:

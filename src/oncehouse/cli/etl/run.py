@@ -83,7 +83,7 @@ class StepsEnd(Answer, of=("etl run",)):
 
 @paged()
 def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
-    """Print the steps that `run` would begin now, with their SQL; exit 1 when a topic cannot be planned."""
+    """Print the steps that `run` would start now, with their SQL; exit 1 if a topic cannot be planned."""
     from oncehouse.etl.scheduler.scheduler import StepFailed
 
     with open_etl(file) as etl:
@@ -168,11 +168,11 @@ def _spell(position: Position) -> str:
 def run(
     file: SettingsFile = DEFAULT_SETTINGS,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Do what is due, until nothing is, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run steps until none is due, then end.")] = False,
     as_json: AsJson = False,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Run the steps that are due until stopped. Several processes may: a topic is worked on by one at a time."""
+    """Run the steps that are due until stopped. Several processes may run at once: each topic has one."""
     from oncehouse.cli.etl.app import sync_lineage
 
     report = Report(as_json=as_json)

@@ -53,7 +53,7 @@ def seek(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let the topic go on after POSITION. Rows that it has already built are not taken back: delete them first."""
+    """Let the topic continue after POSITION. Rows that it has built stay: delete them first."""
     from oncehouse.etl.state import topic_lease, transitions
     from oncehouse.etl.steps.stale_queries import end_inserts
 
@@ -62,8 +62,8 @@ def seek(
         found = find_topic(etl, topic)
         snapshot = read_offsets(etl)
         seen = snapshot.offsets.get(found.topic) or topic_lease.new_offset(found.topic)
-        nobody = topic_lease.TopicWorker(hostid="", lease_seconds=etl.settings.lease)
-        topic_lease.check_free(seen, nobody, snapshot.now_ms)
+        no_worker = topic_lease.TopicWorker(hostid="", lease_seconds=etl.settings.lease)
+        topic_lease.check_free(seen, no_worker, snapshot.now_ms)
         end_inserts(etl.client, found)  # of a process that died: what it still inserts would be doubled
         if not force:
             check_emptied(etl, found, wanted, max(seen.reached, seen.next))  # an open range may be there, too
@@ -96,14 +96,14 @@ def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> No
 
 
 def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
+    """Release the lease of the topic. Its open range stays, and runs again unchanged."""
     from oncehouse.monitoring.actions import unlock_topic
 
     _change(file, topic, unlock_topic, f"{topic} is free", as_json=as_json)
 
 
 def pause(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Begin no further step of the topic. One that is under way is brought to its end."""
+    """Start no further step of the topic. A step that runs is finished."""
     from oncehouse.monitoring.actions import pause_topic
 
     with open_etl(file) as etl:
@@ -113,7 +113,7 @@ def pause(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: A
 
 
 def resume(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Let a paused topic go on, or one that late rows have stopped: they are let pass."""
+    """Resume a paused topic, or one that late rows have stopped: these rows are accepted."""
     from oncehouse.monitoring.actions import resume_topic
 
     _change(file, topic, resume_topic, f"{topic} goes on", as_json=as_json)
@@ -140,23 +140,26 @@ def declare(
         str | None,
         typer.Argument(
             metavar="POSITION",
-            help="A time in UTC with or without ',ID': no row comes there any more, or before.",
+            help="A time in UTC with or without ',ID': no row at or before it will arrive.",
         ),
     ] = None,
     file: SettingsFile = DEFAULT_SETTINGS,
     *,
     consumer: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="The loader in whose name; no other may declare then.")
+        str,
+        typer.Option(
+            "--as", metavar="NAME", help="Name of the loader that declares; from then on, no other may."
+        ),
     ] = "etl declare",
     take_back: Annotated[
-        bool, typer.Option("--withdraw", help="Go by the newest row of the table again.")
+        bool, typer.Option("--withdraw", help="Use the newest row of the table again.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also back, or in place of another loader's declaration.")
+        bool, typer.Option("--force", help="Also move back, or replace the declaration of another loader.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare how far a source has come: all rows at POSITION and before are in its table, and none will come."""
+    """Declare that a source is complete up to POSITION: no row at or before it will arrive."""
     from oncehouse.etl.state import declarations
 
     if (position is None) is not take_back:
@@ -192,7 +195,7 @@ def backfill(
     ] = "start",
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="POSITION", help="Where it ends; where the topic has come by default."),
+        typer.Option("--to", metavar="POSITION", help="Where it ends; the position of the topic by default."),
     ] = None,
     every: Annotated[
         str, typer.Option("--every", metavar="TIME", help="Least time between two of its steps.")
@@ -207,7 +210,7 @@ def backfill(
     cancel: Annotated[bool, typer.Option("--cancel", help="End the back-fill of the topic.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let `run` fill the gaps of a range, whenever the forward runs of the topic have nothing to do."""
+    """Let `run` fill the gaps of a range, whenever no forward step of the topic is due."""
     from oncehouse.etl.state import backfill_transitions
 
     after, upto = parse_position(from_), None if to is None else parse_position(to)

@@ -30,17 +30,15 @@ app = typer.Typer(no_args_is_help=True, help="Changes of a PostgreSQL database, 
 MessagingOption = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="Brokers, database and Kafka Connect.")
 ]
-Prefix = Annotated[
-    str, typer.Option("--prefix", help="Begins the names of topics, and names connector and slot.")
-]
+Prefix = Annotated[str, typer.Option("--prefix", help="Prefix of the topics; name of connector and slot.")]
 Folder = Annotated[Path, typer.Option("--folder", help="Where the files go.")]
-Partitions = Annotated[int, typer.Option("--partitions", min=1, help="Of topics that are made.")]
+Partitions = Annotated[int, typer.Option("--partitions", min=1, help="Of created topics.")]
 Password = Annotated[
     str,
     typer.Option("--password", help="Where Kafka Connect finds the database's password, if there is one."),
 ]
 WithoutFull = Annotated[
-    bool, typer.Option("--without-full", help="Follow tables without REPLICA IDENTITY FULL too.")
+    bool, typer.Option("--without-full", help="Also follow tables without REPLICA IDENTITY FULL.")
 ]
 _DEFAULT = Path("messaging.yaml")
 PASSWORD = "${env:CDC_DATABASE_PASSWORD}"  # noqa: S105 - a reference, no password
@@ -84,7 +82,7 @@ def init(
     file: MessagingOption = _DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Write a connector's file, and a pipeline's for each TABLE. Files that exist are left alone."""
+    """Write a connector's file, and a pipeline's for each TABLE. Existing files are kept."""
     from oncehouse.messaging.cdc.connector_config import ConnectorTopics
     from oncehouse.messaging.settings import load_messaging
 
@@ -195,7 +193,7 @@ def apply(
     file: MessagingOption = _DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Bring connectors to Kafka Connect and wait until they run. One that is there already is left as it is."""
+    """Create connectors in Kafka Connect and wait until they run. Existing ones are kept."""
     from oncehouse.config.file_loader import read_text
     from oncehouse.messaging.cdc.apply_connector import apply_connector, wait_until_running
     from oncehouse.messaging.cdc.connect_client import ConnectClient
@@ -216,7 +214,7 @@ def apply(
             say(f"{name}: {outcomes[name]}, running")
         if holds_plain_password(config) and not as_json:
             say(
-                f"warning: {name}: database.password is no reference; whoever reads the file or asks Connect sees it"
+                f"warning: {name}: database.password is no reference; it is visible in the file and in Connect"
             )
     if as_json:
         show_json(AppliedConnectors(connectors=outcomes))
@@ -225,7 +223,7 @@ def apply(
 @app.command()
 @paged()
 def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None:
-    """Show connectors and slots. Exit 3 when one does not run, or before the kept log fills the disk."""
+    """Show connectors and slots; exit 3 if one does not run, or before the kept log fills the disk."""
     from oncehouse.messaging.cdc.connect_client import ConnectClient
     from oncehouse.messaging.cdc.health import read_status
     from oncehouse.messaging.cdc.source_database import open_source

@@ -1,4 +1,4 @@
-"""`oncehouse dlq`: the dead letters of a consumer, in their Kafka topic: list, look at one, replay, purge.
+"""`oncehouse dlq`: the dead letters of a consumer, in their Kafka topic: list, show one, replay, purge.
 
 A letter is named by its position in the dead-letter topic, `topic/partition/offset`; where letters are chosen, the
 position that the message had first does as well.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dead letters of consumers, in their Kafka topic: list them, look at one, replay, purge.",
+    help="Dead letters of consumers, in their Kafka topic: list them, show one, replay, purge.",
 )
 
 _Topic = Annotated[
@@ -52,17 +52,20 @@ _Named = Annotated[
         "--named", help="TOPIC is the dead-letter topic itself, although its name does not end in .dlq."
     ),
 ]
-_Error = Annotated[str | None, typer.Option("--error", help="Only letters whose error holds this text.")]
+_Error = Annotated[
+    str | None, typer.Option("--error", help="Only dead letters whose error contains this text.")
+]
 _Since = Annotated[
     str | None,
     typer.Option(
-        "--since", help="Only letters that failed at this time or later, such as 2026-11-15T12:00 (UTC)."
+        "--since", help="Only dead letters that failed at this time or later, such as 2026-11-15T12:00 (UTC)."
     ),
 ]
 _At = Annotated[
     list[str] | None,
     typer.Option(
-        "--at", help="Only the letter at topic/partition/offset, or those at …/first-last; may be repeated."
+        "--at",
+        help="Only the dead letter at topic/partition/offset, or those at …/first-last; may be repeated.",
     ),
 ]
 _Limit = Annotated[int, typer.Option("--limit", min=0, help="List at most this many, newest first.")]
@@ -231,14 +234,14 @@ def purge(
         str | None,
         typer.Option(
             "--until",
-            help="Only letters that failed before this time; a partition ends at the first newer one.",
+            help="Only dead letters that failed before this time; a partition ends at the first newer one.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
     named: _Named = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete dead letters for good; says first what goes, and asks."""
+    """Delete dead letters permanently, after a summary and a question."""
     from oncehouse.messaging.retries.dead_letters import count_by_error, plan_purge
 
     letters = open_letters(topic, file, named=named)
@@ -305,7 +308,7 @@ def _show_line(letter: TopicDeadLetter, marks: ReplayMarks) -> None:
     described = _describe(letter, marks)
     failed = spell_time(letter.failed_at)
     again = "  (replayed)" if described.replayed else ""
-    say(f"\n{described.position}  {failed}  from {described.origin or 'nobody knows where'}{again}")
+    say(f"\n{described.position}  {failed}  from {described.origin or 'an unknown topic'}{again}")
     width = text_width() - 2
     if letter.error:
         say(textwrap.fill(letter.error, width, initial_indent="  ", subsequent_indent="  ", max_lines=3))

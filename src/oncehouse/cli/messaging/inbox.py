@@ -29,7 +29,7 @@ _Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="This
 _All = Annotated[bool, typer.Option("--all", help="Every one of the inbox.")]
 _States = Annotated[
     list[str] | None,
-    typer.Option("--state", help="waiting, parked, done or dropped; may be repeated. Without it: parked."),
+    typer.Option("--state", help="waiting, parked, done or dropped; may be repeated. Default: parked."),
 ]
 
 
@@ -68,7 +68,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", help="Run the statements. What exists is kept.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the statements that make the tables of the inbox; with --yes, run them."""
+    """Print the statements that create the tables of the inbox; with --yes, run them."""
     from oncehouse.messaging.inbox.tables import create_tables, ddl
 
     with open_inbox(file) as opened:
@@ -127,11 +127,13 @@ def list_(
     *,
     inbox: OneInbox = None,
     state: _States = None,
-    after: Annotated[int, typer.Option("--after", metavar="NUMBER", help="Only behind this number.")] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 50,
+    after: Annotated[
+        int, typer.Option("--after", metavar="NUMBER", help="Only messages after this number.")
+    ] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most this many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List messages of stored inboxes in order of arrival: the dead letters, unless other states are asked for."""
+    """List messages of stored inboxes in order of arrival. Default: the dead letters."""
     from oncehouse.messaging.inbox.admin import list_entries
     from oncehouse.messaging.inbox.tables import InboxState
 
@@ -219,7 +221,7 @@ def retry(
     inbox: OneInbox = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let parked or failing messages be tried again at once, in their old place, as if for the first time."""
+    """Retry parked or failing messages at once, in their old place, with a new count of attempts."""
     from oncehouse.monitoring.actions import retry_inbox
 
     chosen = _chosen(ids, everything=everything)
@@ -237,7 +239,7 @@ def drop(
     inbox: OneInbox = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give parked messages up: they are never handled, and repeats of them are skipped."""
+    """Drop parked messages: they are never handled, and repeats of them are skipped."""
     from oncehouse.messaging.inbox.admin import drop_entries
 
     chosen = _chosen(ids, everything=everything)
@@ -251,7 +253,7 @@ def drop(
 
 @app.command()
 def cleanup(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
-    """Forget ids and finished messages whose time is over, in batches. Workers do so by themselves."""
+    """Delete expired ids and finished messages, in batches. Workers do so by themselves."""
     from oncehouse.messaging.inbox.expiry import clean_database
 
     with open_inbox(file) as opened:

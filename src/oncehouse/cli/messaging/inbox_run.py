@@ -46,7 +46,7 @@ def work(
     as_json: AsJson = False,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Handle the messages of a stored inbox until stopped. Several processes may: they share it between them."""
+    """Handle the messages of a stored inbox until stopped. Several processes may share it."""
     from oncehouse.messaging.inbox.stored import StoredInbox
 
     function = find_handler(handler)
@@ -90,7 +90,7 @@ def serve(
     *,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Take messages over HTTP into the stored inboxes that the file names, until stopped."""
+    """Receive messages over HTTP into the stored inboxes of the file until stopped."""
     with needs_extra("inlet", "the HTTP inlet"):
         from oncehouse.messaging.inbox.http_endpoint import InboxEndpoint, listen
         from oncehouse.messaging.inbox.http_endpoint import serve as run_server
@@ -108,7 +108,7 @@ def serve(
         with listen(inlet.host, inlet.port) as listener, Stop(say_aside) as stop:
             host, port = listener.getsockname()[:2]
             say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port} for {', '.join(inboxes)}")
-            sys.stdout.flush()  # whoever waits for this line may be reading a pipe
+            sys.stdout.flush()  # the reader of this line may be a pipe
             try:
                 run_server(app, listener, stop.asked, drain_seconds=settings.drain)
             except KeyboardInterrupt:

@@ -44,7 +44,7 @@ def relay(
     as_json: AsJson = False,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Take committed messages of the outbox to Kafka until it is stopped; several may run side by side."""
+    """Send committed messages of the outbox to Kafka until stopped. Several processes may run at once."""
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)

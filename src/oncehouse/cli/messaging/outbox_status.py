@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.messaging.outbox.status import OutboxStatus
 
 Ids = Annotated[
-    list[UUID] | None, typer.Option("--id", metavar="ID", help="A parked message; may stand several times.")
+    list[UUID] | None, typer.Option("--id", metavar="ID", help="A parked message; may be repeated.")
 ]
 Topic = Annotated[str | None, typer.Option("--topic", help="All parked messages of this topic.")]
 All = Annotated[bool, typer.Option("--all", help="All parked messages.")]
@@ -48,7 +48,7 @@ class DroppedMessages(Answer, of=("outbox drop",)):
 
 @paged()
 def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
-    """What waits and for how long, what is parked and why, and which relays are at work."""
+    """Show what waits and for how long, what is parked and why, and which relays are alive."""
     with open_file(file) as outbox:
         found = outbox.status()
     if as_json:
@@ -110,7 +110,7 @@ def retry(
     every: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let parked messages be sent again, with what waits behind them, in their order."""
+    """Send parked messages again, and what waits behind them, in their order."""
     which = _which(ids, topic, every=every)
     with open_file(file) as outbox:
         moved = outbox.retry(which)

@@ -36,7 +36,7 @@ class TracedMessage(Answer, of=("outbox trace",)):
 @paged()
 def trace(
     message: Annotated[
-        str, typer.Argument(metavar="ID", help="Id of the message: what `outbox.add` gave back.")
+        str, typer.Argument(metavar="ID", help="Id of the message, as `outbox.add` returned it.")
     ],
     file: MessagingFile = DEFAULT_MESSAGING_FILE,
     *,
@@ -45,19 +45,21 @@ def trace(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Where to look when its row has gone; may be repeated."),
+        typer.Option("--topic", help="Topic to search when its row is deleted; may be repeated."),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
-            help="Look in Kafka from this time on, such as 2026-11-15T12:00 (UTC); else from when it was made.",
+            help="Search Kafka from this time on, such as 2026-11-15T12:00 (UTC). Default: when it was written.",
         ),
     ] = None,
     all_copies: Annotated[
-        bool, typer.Option("--all", help="Go on behind the first place: it may have been sent again.")
+        bool, typer.Option("--all", help="Continue after the first position: it may have been sent again.")
     ] = False,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="Look no longer in Kafka.")] = 30.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="Search Kafka for at most this long.")
+    ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Show where a message is: its row, its place in Kafka, what the ledger made of it, its rows in ClickHouse."""

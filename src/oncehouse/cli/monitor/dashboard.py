@@ -27,7 +27,7 @@ DEFAULT_ADDRESS = "127.0.0.1:8088"
 Listen = Annotated[
     str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; other machines need a token.")
 ]
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show everything and let nobody do anything.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show everything; allow no actions.")]
 
 
 def dashboard(
@@ -44,7 +44,7 @@ def dashboard(
     read_only: ReadOnly = False,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Show pipelines, Facts, outbox, consumers, syncs and leases in a browser, and let people act there."""
+    """Show pipelines, Facts, outbox, consumers, syncs and leases in a browser, with their actions."""
     from oncehouse.common.http_auth import make_http_auth
 
     targets = choose_targets(files, etl, messaging, group, health, module)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.ledger.models import Batch
     from oncehouse.monitoring.overview import BatchDetail, BatchView
 
-app = typer.Typer(no_args_is_help=True, help="Batches: list them, look at one, try a parked one again.")
+app = typer.Typer(no_args_is_help=True, help="Batches: list them, show one, retry a parked one.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def views(
 
 @app.command()
 def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
-    """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
+    """Retry a parked batch: a running pipeline does so at once, else the next run."""
     from oncehouse.monitoring.actions import retry_batch
 
     with open_ledger(load_pipeline(file)) as catalog:

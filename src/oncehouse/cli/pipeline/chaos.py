@@ -56,26 +56,28 @@ def chaos(
     *,
     scenario: Annotated[
         list[str] | None,
-        typer.Option("--scenario", help="Play this one; may be repeated. All when left out."),
+        typer.Option("--scenario", help="Only this scenario; may be repeated. Default: all."),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show the scenarios and play nothing.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the scenarios and run none.")] = False,
     events: Annotated[
         int, typer.Option("--events", help="About how many records each run reads, repeats included.")
     ] = EVENTS,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Make the same events again; chosen by chance when left out.")
+        int | None, typer.Option("--seed", help="Generate the same events again. Default: a random seed.")
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option("--records", help="A sample of your own records, one a line, in place of made-up ones."),
+        typer.Option(
+            "--records", help="A sample of your own records, one per line, instead of generated ones."
+        ),
     ] = None,
     with_defects: Annotated[
         bool,
-        typer.Option("--with-defects", help="Play each again with a defect put in, which must be noticed."),
+        typer.Option("--with-defects", help="Repeat each with an injected defect, which must be noticed."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play faults over the pipeline of FILE, on Kafka and ClickHouse started for it; exit 3 when one did not hold."""
+    """Inject faults into the pipeline of FILE, on its own Kafka and ClickHouse; exit 3 if a guarantee did not hold."""
     from oncehouse.devstack.chaos.run_chaos import choose, make_plan, play_all
 
     chosen = choose(scenario or ())
@@ -164,7 +166,7 @@ def _show(report: Report) -> None:
                 f"shows nothing: {result.defect_alone[0]}"
             )
         elif result.defect_caught is False:
-            show_error(f"{result.scenario}: the defect {result.defect!r} was put in and nobody noticed")
+            show_error(f"{result.scenario}: the injected defect {result.defect!r} was not noticed")
     held = sum(result.held for result in report.results)
     say(
         f"\n{held} of {len(report.results)} scenarios held: {report.records} records of pipeline {report.pipeline} "

@@ -43,11 +43,11 @@ def check(
     file: File = DEFAULT_FILE,
     *,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also show what was found right, with the figures.")
+        bool, typer.Option("--explain", help="Also show the checks that passed, with their figures.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at the file, Kafka, the tables and the ledger; exit 2 when something has to be put right first."""
+    """Check the file, Kafka, the tables and the ledger; exit 2 if something must be fixed first."""
     from oncehouse.clickhouse.preflight.finding import objections
 
     pipeline = load_current(load_pipeline(file))
@@ -81,7 +81,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
         try:
             listed = list(look(pipeline))
         except UpgradeNeededError as error:
-            # A run upgrades it and then looks for itself, so it stands in nobody's way.
+            # A run upgrades it and then checks for itself, so it prevents no run.
             older = Finding(level=Level.WARNING, where="ledger", what=str(error), advice="")
             found += [] if older in found else [older]
         except OncehouseError as error:
@@ -98,7 +98,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
 
 
 def _worst(codes: set[int]) -> int:
-    """What somebody has to put right weighs more than what may pass by itself."""
+    """An error that needs a person weighs more than one that may pass by itself."""
     lasting = codes - {TransientError.exit_code}
     return min(lasting) if lasting else max(codes, default=0)
 

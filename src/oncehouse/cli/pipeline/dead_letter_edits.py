@@ -1,6 +1,6 @@
 """Dead letters out of the ledger and back: exported to a file or a topic, edited, and left as a request.
 
-Exporting changes nothing. An edit is put into the ledger beside the original, and only the process that reads
+Exporting changes nothing. An edit is put into the ledger next to the original, and only the process that reads
 Kafka decodes it: with its original position, so that an event which arrived in the meantime is a duplicate.
 """
 
@@ -80,9 +80,9 @@ def export(
     at: Ats = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy dead letters to a file for editing (standard output when nothing is said), or to a Kafka topic.
+    """Copy dead letters to a file for editing (default: standard output), or to a Kafka topic.
 
-    They stay in the ledger. A topic gets each letter once: what it has is not sent again.
+    They stay in the ledger. A topic gets each dead letter once: what it has is not sent again.
     """
     if to is not None and output is not None:
         raise ConfigurationError(
@@ -134,7 +134,7 @@ def _export_to_file(output: Path | None, letters: Iterable[dict[str, Any]], *, a
         return
     number = 0
     try:
-        # Letters may hold what is nobody else's business, and an older file may hold edits.
+        # Dead letters may hold private data, and an older file may hold edits.
         with os.fdopen(open_private(output, new=True), "w", encoding="utf-8") as target:
             for letter in letters:
                 target.write(write_line(letter) + "\n")
@@ -153,13 +153,13 @@ def _export_to_file(output: Path | None, letters: Iterable[dict[str, Any]], *, a
 
 def import_(
     edited: Annotated[
-        Path, typer.Argument(metavar="EDITED", help="File of edited letters, as export wrote it.")
+        Path, typer.Argument(metavar="EDITED", help="File of edited dead letters, as `export` wrote it.")
     ],
     file: File = DEFAULT_FILE,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Have edited letters decoded in place of the originals; unchanged lines are left alone."""
+    """Decode edited dead letters in place of the originals; unchanged lines are ignored."""
     from oncehouse.pipeline.dead_letters.jsonl import read_lines
 
     pipeline = load_pipeline(file)
@@ -183,7 +183,7 @@ def edit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Edit one dead letter in $EDITOR, or take its new value from a file, and have it decoded."""
+    """Edit one dead letter in $EDITOR, or take its new value from a file, and decode it."""
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.dead_letters.jsonl import Edit

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition
 
 Reason = Annotated[
-    str | None, typer.Option("--reason", help="Only letters of this reason, such as not_json.")
+    str | None, typer.Option("--reason", help="Only dead letters of this reason, such as not_json.")
 ]
-Topic = Annotated[str | None, typer.Option("--topic", help="Only letters of this topic.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Only dead letters of this topic.")]
 Since = Annotated[
     str | None,
     typer.Option("--since", help="Only records of this time or later, such as 2026-11-15T12:00 (UTC)."),
@@ -29,7 +29,8 @@ At = Annotated[str, typer.Argument(metavar="POSITION", help="topic/partition/off
 Ats = Annotated[
     list[str] | None,
     typer.Option(
-        "--at", help="Only the letter at topic/partition/offset, or those at …/first-last; may be repeated."
+        "--at",
+        help="Only the dead letter at topic/partition/offset, or those at …/first-last; may be repeated.",
     ),
 ]
 

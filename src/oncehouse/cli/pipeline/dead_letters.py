@@ -1,7 +1,7 @@
 """`oncehouse dead-letters`: records that could not become rows; look at them, and have them tried again.
 
-A dead letter is named by its position, `topic/partition/offset`. A list shows how its value begins; the whole
-value is shown to whoever asks for that dead letter. `dead_letter_edits.py` exports and edits dead letters.
+A dead letter is named by its position, `topic/partition/offset`. A list shows how its value begins; all of
+it is shown by `dead-letters show`. Commands that edit or copy dead letters are in `dead_letter_edits.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dead letters: list them, look at one, edit them, copy them elsewhere, have them tried again.",
+    help="Dead letters: list, show, edit, export and replay them.",
 )
 app.command("export")(dead_letter_edits.export)
 app.command("import")(dead_letter_edits.import_)
@@ -50,7 +50,7 @@ app.command("edit")(dead_letter_edits.edit)
 
 _Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")]
 _After = Annotated[
-    str | None, typer.Option("--after", help="Go on behind the page that named this place at its end.")
+    str | None, typer.Option("--after", help="Continue after the page that ended with this position.")
 ]
 
 
@@ -102,7 +102,7 @@ def list_(
     after: _After = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
+    """Count dead letters by reason and list the newest, each with a hint about its error."""
     from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.monitoring.actions import count_letters, require_reason
     from oncehouse.monitoring.dead_letters import declared_fields, list_dead_letters
@@ -137,7 +137,7 @@ def _show_page(page: DeadLetterPage, counts: dict[str, int]) -> None:
             if line:
                 say(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="  "))
         if letter.begins:
-            # One line of the screen: whoever wants all of it looks at the letter.
+            # One line of the screen: `dead-letters show` has all of it.
             say(f"  {letter.begins if len(letter.begins) <= width else letter.begins[: width - 1] + '…'}")
     if page.next is not None:
         say(f"\nthere are more: --after {page.next}")
@@ -155,7 +155,7 @@ def show(
     file: File = DEFAULT_FILE,
     *,
     history: Annotated[
-        bool, typer.Option("--history", help="Also show how the letter was edited, and what it was before.")
+        bool, typer.Option("--history", help="Also show the edits of the dead letter and its original.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -207,7 +207,7 @@ def replay(
     at: Ats = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have dead letters decoded again after a correction; all of them unless told which."""
+    """Decode dead letters again after a correction. Default: all of them."""
     from oncehouse.monitoring.actions import request_replay
 
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)

@@ -49,15 +49,13 @@ class GrantList(Answer, of=("grants",)):
 def grants(
     file: File = DEFAULT_FILE,
     *,
-    role: Annotated[
-        Role | None, typer.Option("--role", help="This role alone; all three when left out.")
-    ] = None,
+    role: Annotated[Role | None, typer.Option("--role", help="Only this role. Default: all three.")] = None,
     user: Annotated[
-        str | None, typer.Option("--user", help="Whom to grant to; oncehouse_ROLE when left out.")
+        str | None, typer.Option("--user", help="The user to grant to. Default: oncehouse_ROLE.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the GRANT statements for the tables of FILE. Asks no server and changes nothing."""
+    """Print the GRANT statements for the tables of FILE. Connects to no server and changes nothing."""
     if user is not None and role is None:
         raise ConfigurationError("--user names one user, so name its --role too: writer, migrator or reader.")
     if user is not None:

@@ -54,7 +54,7 @@ def import_folder(
     as_json: AsJson = False,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Bring a folder of Parquet, JSON or CSV files in; the same command goes on after a stop."""
+    """Import a folder of Parquet, JSON or CSV files; after a stop, the same command continues."""
     from oncehouse.pipeline.external.file_import import import_files, make_job
 
     pipeline = load_pipeline(file)

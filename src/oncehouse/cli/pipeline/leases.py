@@ -1,4 +1,4 @@
-"""`oncehouse leases`: who runs which stage of a pipeline, and for how long nobody else may."""
+"""`oncehouse leases`: which process runs which stage of a pipeline, and for how long no other may."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LeaseList(Answer, of=("leases",)):
 
 @paged()
 def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
-    """Show who runs each stage of the pipeline."""
+    """Show which process runs each stage of the pipeline."""
     from oncehouse.ledger.models import format_holder
     from oncehouse.monitoring.overview import list_lease_views
 
@@ -38,11 +38,11 @@ def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
         [
             (
                 view.stage,
-                format_holder(view.holder) if view.ends_in_seconds else "nobody",
+                format_holder(view.holder) if view.ends_in_seconds else "no process",
                 format_elapsed(view.ends_in_seconds) if view.ends_in_seconds else "",
                 str(view.token),
             )
             for view in found
         ],
-        empty="nobody has run it yet",
+        empty="no process has run it yet",
     )

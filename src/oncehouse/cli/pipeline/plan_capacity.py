@@ -56,7 +56,7 @@ def _parse_size(text: str) -> float:
 
 
 def _parse_duration(text: str) -> float:
-    """With its unit: whoever writes 60 may mean days, and would plan for a minute."""
+    """With its unit: a bare 60 may mean days, and would plan for a minute."""
     return float(parse_duration(text))  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def plan_capacity(
     price_per_machine: Annotated[float | None, typer.Option(help="A month.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reckon what a load needs: buckets, segments, disk, memory, inserts, machines, cost; exit 2 when it cannot be."""
+    """Calculate what a load needs: buckets, segments, disk, memory, inserts, machines, cost; exit 2 if impossible."""
     from oncehouse.capacity.find_machines import find_notes
     from oncehouse.capacity.find_machines import plan_capacity as plan_for_wish
     from oncehouse.capacity.inputs import Machine, Wish

@@ -58,7 +58,7 @@ def rekey(
         ),
     ] = False,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Take back a request that has not taken effect.")
+        bool, typer.Option("--withdraw", help="Withdraw a request that has not taken effect.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -57,7 +57,7 @@ def repair(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find damage in catalog and files; with --apply, make again what exists elsewhere. Exit 3 when any is left."""
+    """Find damage in catalog and files; with --apply, restore what exists elsewhere. Exit 3 if damage is left."""
     if plan and apply:
         raise ConfigurationError("--plan and --apply contradict each other; choose one")
     pipeline = load_pipeline(file)

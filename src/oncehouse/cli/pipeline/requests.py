@@ -46,7 +46,7 @@ def replay(
 
 
 def rebuild_index(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
-    """Make the key index anew from the parts of the ledger."""
+    """Rebuild the key index from the parts of the ledger."""
     leave_request(load_pipeline(file), RequestKind.REBUILD_INDEX, {}, as_json=as_json)
 
 

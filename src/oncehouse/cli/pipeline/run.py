@@ -47,19 +47,21 @@ def run(
     file: File = DEFAULT_FILE,
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="Take what is there now to ClickHouse, then end.")
+        bool, typer.Option("--once", help="Bring what is there now to ClickHouse, then end.")
     ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit 4 when another process runs the pipeline.")
     ] = False,
     only: Annotated[
         list[Stage] | None,
-        typer.Option("--only", help="Run this stage alone, beside other processes; may be repeated."),
+        typer.Option("--only", help="Run only this stage; other processes run the rest. May be repeated."),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            "--metrics", metavar="HOST:PORT", help="Serve metrics of the pipeline at /metrics there."
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve the metrics of the pipeline at /metrics of this address.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -146,7 +148,7 @@ class Stop:
 
 
 def in_thread(work: Callable[[], Result], *, gives_up: Callable[[], bool] = lambda: False) -> Result:
-    """Run `work` beside the main thread, which stays free for signals; raises what it raises.
+    """Run `work` in another thread than the main one, which stays free for signals; raises what it raises.
 
     Raises OverdueError, and leaves the work to end with the process, when `gives_up` says so.
     """

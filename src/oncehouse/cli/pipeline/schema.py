@@ -127,7 +127,7 @@ def add(
     proto: Annotated[list[Path] | None, typer.Option("--proto", help="Protobuf: a .proto file.")] = None,
     include: Annotated[
         list[Path] | None,
-        typer.Option("--include", help="Protobuf: a folder that imports are looked for in."),
+        typer.Option("--include", help="Protobuf: a folder of imported files."),
     ] = None,
     descriptor: Annotated[
         Path | None, typer.Option("--descriptor", help="Protobuf: a descriptor set.")
@@ -138,7 +138,7 @@ def add(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a version known by hand; records that have waited for it are decoded. Without a file: by the registry."""
+    """Add a version, from a file or the registry; records that waited for it are decoded."""
     from oncehouse.ledger.catalog.known_schemas import add_schemas
 
     pipeline = load_pipeline(file)
@@ -281,7 +281,7 @@ def apply(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the plan: additive changes only, unless told otherwise. A running pipeline takes it up."""
+    """Run the plan: only additive changes by default. A running pipeline uses the result."""
     from oncehouse.pipeline.schema.plan import apply as perform
     from oncehouse.pipeline.schema.plan import make_plan
 

@@ -168,7 +168,7 @@ def _show_people(overview: Overview) -> None:
     show_table(
         ["stage", "held by", "for another"],
         [(x.stage, format_holder(x.holder), format_elapsed(x.ends_in_seconds)) for x in held],
-        empty="nobody runs it",
+        empty="no process runs it",
     )
     for lease in held:
         if lease.pause is not None:

@@ -31,7 +31,10 @@ def upgrade(
     file: File = DEFAULT_FILE,
     *,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Show version, missing steps and who is at work; change nothing.")
+        bool,
+        typer.Option(
+            "--plan", help="Show the version, the missing steps and the processes at work; change nothing."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

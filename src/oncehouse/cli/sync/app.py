@@ -80,7 +80,7 @@ def run(
     as_json: AsJson = False,
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
+    """Sync changed rows until stopped. Several processes may share the syncs."""
     from oncehouse.sync.rounds.runner import FailedRun, run_once, run_until_stopped
 
     syncs = find_enabled(module, names)
@@ -126,7 +126,7 @@ def _tell(outcome: RunOutcome, *, as_json: bool) -> None:
 @app.command()
 @paged()
 def status(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
-    """What waits in each sync and for how long, when it last ran, and its last error."""
+    """Show what waits in each sync and for how long, when it last ran, and its last error."""
     from oncehouse.sync.status import read_status
 
     found = read_status(find(module, names))
@@ -175,7 +175,7 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
 @app.command()
 @paged()
 def plan(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
-    """The statements that bring the tables in ClickHouse to what the syncs need. Runs none."""
+    """Print the statements that the tables in ClickHouse need for the syncs. Runs none."""
     from oncehouse.sync.table.ddl import plan_table
 
     plans = {
@@ -199,7 +199,7 @@ def apply(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run what `plan` shows. Every sync's table is judged before the first statement runs."""
+    """Run the statements of `plan`. All tables are checked before the first statement runs."""
     from oncehouse.sync.table.ddl import apply_plan, check_plan, plan_table
 
     syncs = find(module, names)
@@ -224,7 +224,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", help="Run the statements.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The statements that make the tables of model sync in the source databases. Django's `migrate` does the same."""
+    """Print the statements that create the tables of model sync in the source databases, as Django's `migrate` does."""
     from oncehouse.common.database import begin
     from oncehouse.sync.tables import create_tables, ddl
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oncehouse.sync.backfill.backfill import BackfillResult
     from oncehouse.sync.model.model_sync import ModelSync
 
-Chunk = Annotated[int, typer.Option("--chunk", min=1, max=1_000_000, help="Keys that are read at a time.")]
+Chunk = Annotated[int, typer.Option("--chunk", min=1, max=1_000_000, help="Keys to read at a time.")]
 DEFAULT_CHUNK = 50_000
 
 
@@ -49,7 +49,7 @@ def backfill(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sync the rows that are there already, while writers and syncs go on. After a kill it goes on where it was."""
+    """Sync existing rows, while writers and syncs continue. After a kill, it continues where it was."""
     _backfill(find_enabled(module, names), chunk=chunk, restart=restart, as_json=as_json)
 
 
@@ -99,14 +99,12 @@ def replay(
     module: Modules = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key", help="A key; as often as needed. Of several columns a JSON list: '[\"a\", 7]'."
-        ),
+        typer.Option("--key", help="A key; may be repeated. Of several columns a JSON list: '[\"a\", 7]'."),
     ] = None,
     since: Annotated[
         datetime | None,
         typer.Option(
-            "--since", help="All rows that were synced since then (UTC); the version in ClickHouse tells."
+            "--since", help="All rows that were synced since then (UTC); by their version in ClickHouse."
         ),
     ] = None,
     everything: Annotated[
@@ -114,7 +112,7 @@ def replay(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have rows read and sent anew: registers their keys again, for the running syncs."""
+    """Send rows again: registers their keys for the running syncs."""
     [sync] = find(module, [name])
     if sum((bool(key), since is not None, everything)) != 1:
         raise ConfigurationError("say which rows: one of --key, --since and --all")

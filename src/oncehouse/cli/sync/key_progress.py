@@ -80,7 +80,7 @@ class KeyProgressView(AbstractContextManager["KeyProgressView"]):
         )
 
     def say(self, message: str) -> None:
-        """A message beside the bar."""
+        """A message above the bar."""
         console = self._live.console if self._live is not None else open_console(sys.stderr)
         console.print(Text(visible(message)))
 

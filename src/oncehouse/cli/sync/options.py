@@ -16,7 +16,7 @@ Modules = Annotated[
     typer.Option(
         "--module",
         metavar="MODULE",
-        help="A module that declares syncs, such as shop.syncs; as often as needed. A Django project is found by "
+        help="A module that declares syncs, such as shop.syncs; may be repeated. A Django project is found by "
         "DJANGO_SETTINGS_MODULE.",
     ),
 ]

@@ -45,7 +45,7 @@ def pipeline(
     file: MessagingOption = Path("messaging.yaml"),
     as_json: AsJson = False,
 ) -> None:
-    """Write a connector's file, and a pipeline's for each sync with sync_storage = "cdc". Files that exist stay."""
+    """Write a connector's file, and a pipeline's for each sync with sync_storage = "cdc". Existing files are kept."""
     from oncehouse.messaging.cdc.connector_config import ConnectorTopics, check_prefix
     from oncehouse.messaging.cdc.source_database import describe_database, open_source
     from oncehouse.messaging.settings import load_messaging

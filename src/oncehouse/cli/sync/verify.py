@@ -55,7 +55,7 @@ def verify(
     *,
     module: Modules = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Sync what differs again, then compare once more.")
+        bool, typer.Option("--repair", help="Sync differing rows again, then compare once more.")
     ] = False,
     chunk: Chunk = DEFAULT_CHUNK,
     as_json: AsJson = False,

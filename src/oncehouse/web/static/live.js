@@ -1,5 +1,5 @@
-// Keeps a page live: the part that changes comes anew as server-sent events and is put in place, node by node, so that
-// focus, scroll and selection stay where they are. While nobody looks at the tab, its stream is closed.
+// Keeps a page live: the part that changes arrives as server-sent events and is put in place, node by node, so that
+// focus, scroll and selection stay where they are. While the tab is hidden, its stream is closed.
 "use strict";
 
 (() => {
