@@ -50,13 +50,13 @@ _PARSED = fastavro.parse_schema(SCHEMA)
 _SYNC = bytes(16)
 
 
-def make_message(number: int, chance: random.Random) -> bytes:
+def make_message(number: int, rng: random.Random) -> bytes:
     event = {
         "project": f"shop-{number % 20}",
-        "event_type": chance.choice(["view", "click", "order"]),
+        "event_type": rng.choice(["view", "click", "order"]),
         "product_id": number,
-        "user_id": uuid.UUID(int=chance.getrandbits(128)),
-        "price": decimal.Decimal(chance.randrange(100_000)) / 100,
+        "user_id": uuid.UUID(int=rng.getrandbits(128)),
+        "price": decimal.Decimal(rng.randrange(100_000)) / 100,
         "created_at": dt.datetime.fromtimestamp(1_790_000_000 + number, dt.UTC),
         "url": f"https://example.com/{number % 997}" if number % 3 else None,
     }
@@ -92,8 +92,8 @@ def read_by_polars(block: pa.Array) -> object:
 
 
 def make_messages(count: int) -> list[bytes]:
-    chance = random.Random(7)
-    return [make_message(number, chance) for number in range(count)]
+    rng = random.Random(7)
+    return [make_message(number, rng) for number in range(count)]
 
 
 def measure(count: int = 100_000) -> list[dict[str, str | float]]:

@@ -172,9 +172,9 @@ def measure_index(folder: Path, *, sizes: list[int]) -> Figures:
 
 def _measure_opening(store: FileStore, *, segments: int = 1000) -> float:
     """Once a segment was checked: opening it, and looking for a key that is not there."""
-    chance = np.random.default_rng(4)
-    refs = [put_segment(store, f"bench/small-{at}.segment.arrow", chance, 1000) for at in range(segments)]
-    asked = make_keys(chance, 1)
+    rng = np.random.default_rng(4)
+    refs = [put_segment(store, f"bench/small-{at}.segment.arrow", rng, 1000) for at in range(segments)]
+    asked = make_keys(rng, 1)
 
     def open_all() -> None:
         for ref in refs:
@@ -185,9 +185,9 @@ def _measure_opening(store: FileStore, *, segments: int = 1000) -> float:
 
 
 def _merge_plan(store: FileStore, folder: Path, keys: int) -> MergePlan:
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     inputs = tuple(
-        put_segment(store, f"bench/in-{at}.segment.arrow", chance, keys // FAN_IN) for at in range(FAN_IN)
+        put_segment(store, f"bench/in-{at}.segment.arrow", rng, keys // FAN_IN) for at in range(FAN_IN)
     )
     return MergePlan(files_root=str(folder), inputs=inputs, out="bench/merged", ranges=((0, 15),), buckets=16)
 
@@ -308,14 +308,14 @@ def best(work: Callable[[], object]) -> float:
     return least_seconds(work, ROUNDS)
 
 
-def make_keys(chance: np.random.Generator, count: int) -> Keys:
-    hi, lo, payload = (chance.integers(0, 1 << 64, count, dtype=np.uint64) for _ in range(3))
+def make_keys(rng: np.random.Generator, count: int) -> Keys:
+    hi, lo, payload = (rng.integers(0, 1 << 64, count, dtype=np.uint64) for _ in range(3))
     hi.sort()
     return Keys(hi=hi, lo=lo, payload=payload)
 
 
-def put_segment(store: FileStore, name: str, chance: np.random.Generator, count: int) -> FileRef:
-    keys = make_keys(chance, count)
+def put_segment(store: FileStore, name: str, rng: np.random.Generator, count: int) -> FileRef:
+    keys = make_keys(rng, count)
     return store.put(name, lambda path: key_index.write_keys(path, keys))
 
 

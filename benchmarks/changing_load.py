@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from figures import OUT, Figure, figure, say, show_and_save
 from latency import read_latency
-from measure import Place, fill_topic, look_at_inserts, make_pipeline, open_place, open_spark, run_road
+from measure import Place, fill_topic, make_pipeline, open_place, open_spark, read_inserts, run_bench_pipeline
 from oncehouse.config.pipeline import BatchLimits, Epoch
 from paced import under_load
 
@@ -62,7 +62,7 @@ def run_with(place: Place, spark: SparkSession, name: str, seconds: float) -> Wa
     phases = [(LITTLE, before), (MUCH, seconds), (LITTLE, seconds)]
     with under_load(place, spark, phases, name=name, **SETTINGS[name]):
         pass
-    inserts = look_at_inserts(place.client, name)
+    inserts = read_inserts(place.client, name)
     quiet = read_latency(place, name, LITTLE, first=_LEFT_OUT_SECONDS, last=before)
     busy = read_latency(place, name, MUCH, first=before, last=busy_until)
     after = read_latency(place, name, LITTLE, first=busy_until)
@@ -88,7 +88,7 @@ def lay_out(ways: Sequence[Way]) -> Iterator[str]:
         )
 
 
-def tell(ways: Sequence[Way]) -> list[Figure]:
+def make_figures(ways: Sequence[Way]) -> list[Figure]:
     return [
         figure(f"changing_load_{way.name}_p95_s_{phase}", value, "s")
         for way in ways
@@ -101,10 +101,10 @@ def measure(seconds: float = SECONDS) -> list[Figure]:
         place = at_end.enter_context(open_place(say))
         warm = fill_topic(place, "warm", WARM_UP_EVENTS)
         spark = at_end.enter_context(open_spark(make_pipeline(place, warm)))
-        run_road(place, spark, warm)
+        run_bench_pipeline(place, spark, warm)
         ways = [run_with(place, spark, name, seconds) for name in SETTINGS]
     print("\n".join(lay_out(ways)))
-    return [*tell(ways), figure("changing_load_load_average", os.getloadavg()[0], "1")]
+    return [*make_figures(ways), figure("changing_load_load_average", os.getloadavg()[0], "1")]
 
 
 def main() -> None:

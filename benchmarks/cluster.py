@@ -1,4 +1,4 @@
-"""The road on a standalone Spark cluster: one worker against two on this machine, and the driver at two sizes.
+"""The pipeline on a standalone Spark cluster: one worker against two on this machine, and the driver at two sizes.
 
 Catalog in PostgreSQL, files in an S3 API, executors of one core, each on a worker of its own. The same events are read
 once with one executor and once with two; the machine's cores, which Kafka, ClickHouse and the driver share with the
@@ -26,11 +26,11 @@ from measure import (
     Place,
     Topic,
     create_table,
-    demand_exact,
     fill_topic,
     make_pipeline,
     open_place,
     open_spark,
+    require_exact,
 )
 from oncehouse.config.pipeline import BatchLimits, Epoch, Ledger, Pipeline, Spark
 from oncehouse.ledger.catalog.epochs import list_epochs
@@ -166,7 +166,7 @@ def drive(place: Place, topic: Topic, name: str, *, executors: int, profile: boo
         before, started = read_processor_seconds(place.stack), time.perf_counter()
         run_pipeline(pipeline, once=True, spark=spark)
         seconds, after = time.perf_counter() - started, read_processor_seconds(place.stack)
-    demand_exact(place.client, topic, table=name)
+    require_exact(place.client, topic, table=name)
     driven = Driven(
         rows=topic.unique,
         epochs=_count_epochs(pipeline),

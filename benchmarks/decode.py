@@ -41,13 +41,13 @@ BLOCK = 50_000
 ROUNDS = 4
 
 
-def make_event(number: int, chance: random.Random) -> dict[str, object]:
+def make_event(number: int, rng: random.Random) -> dict[str, object]:
     return {
         "project": f"shop-{number % 20}",
-        "event_type": chance.choice(["view", "click", "order"]),
+        "event_type": rng.choice(["view", "click", "order"]),
         "product_id": number,
-        "user_id": str(uuid.UUID(int=chance.getrandbits(128))),
-        "price": round(chance.random() * 1000, 2),
+        "user_id": str(uuid.UUID(int=rng.getrandbits(128))),
+        "price": round(rng.random() * 1000, 2),
         "created_at": f"2026-11-15T10:{number % 60:02}:{number % 59:02}.{number % 1000:03}Z",
         "url": f"https://example.com/{number % 997}",
     }
@@ -96,8 +96,8 @@ def show(name: str, rate: float, bare: float) -> None:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    chance = random.Random(7)
-    events = [make_event(number, chance) for number in range(count)]
+    rng = random.Random(7)
+    events = [make_event(number, rng) for number in range(count)]
     messages = encode(events)
     print(f"{count:,} events of {sum(map(len, messages)) / count:.0f} bytes, blocks of {BLOCK:,}")
     bare = best_rate(read_bare, messages)

@@ -1,4 +1,4 @@
-"""The constants of `oncehouse plan-capacity` that need the whole road: what an epoch and what an event cost.
+"""The constants of `oncehouse plan-capacity` that need the whole pipeline: what an epoch and what an event cost.
 
     python benchmarks/epoch_cost.py [--events 5000000]
 
@@ -15,7 +15,16 @@ import statistics
 import sys
 from itertools import pairwise
 
-from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
+from measure import (
+    Place,
+    Topic,
+    create_table,
+    fill_topic,
+    make_pipeline,
+    open_place,
+    open_spark,
+    run_bench_pipeline,
+)
 from oncehouse.config.pipeline import Epoch
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import list_epochs
@@ -34,10 +43,10 @@ def measure(place: Place, events: int) -> dict[str, float]:
         for name, count in (("warm", 50_000), ("small", SMALL_EVENTS), ("bench", events))
     )
     with open_spark(make_pipeline(place, topic.name)) as spark:
-        run_road(place, spark, warm)
+        run_bench_pipeline(place, spark, warm)
         epoch_seconds = _measure_epochs(place, spark, small)
         before = read_processor_seconds(place.stack)
-        run_road(place, spark, topic)
+        run_bench_pipeline(place, spark, topic)
         after = read_processor_seconds(place.stack)
     used = sum(after[name] - before[name] for name in after if name not in _SERVERS)
     return {"epoch_seconds": epoch_seconds, "road_seconds_an_event": used / topic.produced}

@@ -45,7 +45,7 @@ from oncehouse.pipeline.run import run_pipeline
 INSERTS = 200
 ROWS = 1_000
 COUNTED = 20
-LOOKS = 50
+READS = 50
 EVENTS = 60_000
 SMALL_EPOCH = 2_000
 _TABLE = "fences"
@@ -160,7 +160,7 @@ def _measure_log_ends(pipeline: Pipeline) -> float:
     places = [
         (name, number) for name, facts in topics.describe().items() for number in range(facts.partitions)
     ]
-    return statistics.median(_seconds(lambda: topics.ends(places) and None) for _ in range(LOOKS))
+    return statistics.median(_seconds(lambda: topics.ends(places) and None) for _ in range(READS))
 
 
 def _measure_mark(pipeline: Pipeline) -> float:
@@ -169,7 +169,7 @@ def _measure_mark(pipeline: Pipeline) -> float:
     with closing(open_catalog(pipeline)) as catalog:
         lease = take_lease(pipeline, catalog, Stage.LOAD, "benchmark")
         times = []
-        for epoch in range(LOOKS):
+        for epoch in range(READS):
             catalog.write(Stage.LOAD, lease.token, lambda _connection: None)
             mark = partial(
                 write_mark, catalog, store, Stage.LOAD, lease.token, Sending(attempt=None, epoch=epoch)

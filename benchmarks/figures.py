@@ -28,7 +28,7 @@ def rate(name: str, events: int, seconds: float, unit: str = "events/s") -> Figu
     return {"name": name, "value": round(events / seconds), "unit": unit}
 
 
-def tell_change(before: float | None, now: float) -> str:
+def format_change(before: float | None, now: float) -> str:
     """By how much a figure differs from what it was: +12 %, x3.4 where a percentage says little, or nothing."""
     if before is None:
         return "new"
@@ -46,7 +46,7 @@ def lay_out(figures: Sequence[Figure], before: Sequence[Figure]) -> list[str]:
     width = max((len(str(one["name"])) for one in figures), default=0)
     return [
         f"{one['name']:<{width}} {one['value']:>14,} {one['unit']:<12} "
-        f"{tell_change(known.get(one['name']), float(one['value'])):>10}"
+        f"{format_change(known.get(one['name']), float(one['value'])):>10}"
         for one in figures
     ]
 
@@ -61,11 +61,11 @@ def read(file: Path) -> list[Figure]:
     return json.loads(file.read_text()) if file.exists() else []
 
 
-def write(figures: Sequence[Figure], out: Path = OUT, *, anew: bool = False) -> None:
-    """`anew`: without the figures that the file has."""
+def write(figures: Sequence[Figure], out: Path = OUT, *, replace_all: bool = False) -> None:
+    """`replace_all`: without the figures that the file has."""
     out.parent.mkdir(parents=True, exist_ok=True)
     stamped: list[Figure] = [one | {"commit": read_commit()} for one in figures]
-    out.write_text(json.dumps(merge([] if anew else read(out), stamped), indent=2) + "\n")
+    out.write_text(json.dumps(merge([] if replace_all else read(out), stamped), indent=2) + "\n")
 
 
 @cache
@@ -81,13 +81,13 @@ def last_run(length: str, out: Path = OUT) -> Path:
 
 
 def show_and_save(
-    figures: Sequence[Figure], *, out: Path = OUT, length: str = "usual", anew: bool = False
+    figures: Sequence[Figure], *, out: Path = OUT, length: str = "usual", replace_all: bool = False
 ) -> None:
     """Print the figures and how they changed, then save them as the last run of this length."""
     last = last_run(length, out)
     print("\n".join(lay_out(figures, read(last))))
     write(figures, out)
-    write(figures, last, anew=anew)
+    write(figures, last, replace_all=replace_all)
 
 
 def main(

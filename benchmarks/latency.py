@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from figures import OUT, Figure, figure, say, show_and_save
 from measure import (
     Place,
-    demand_logged,
     fill_topic,
-    look_at_inserts,
     make_pipeline,
     open_place,
     open_spark,
-    run_road,
+    read_inserts,
+    require_logged,
+    run_bench_pipeline,
 )
 from paced import under_load
 from plots import draw_lines
@@ -55,10 +55,10 @@ class Latency:
 def read_latency(place: Place, table: str, rate: int, *, first: float, last: float = 1e9) -> Latency:
     """Of the events that were due so many seconds after the first one, by the server's own log."""
     client = place.client
-    inserts = look_at_inserts(client, table)
+    inserts = read_inserts(client, table)
     shares = ", ".join(map(str, _SHARES))
     ((rows,),) = client.query(f"SELECT count() FROM {table}")
-    demand_logged(inserts, rows)
+    require_logged(inserts, rows)
     ((quantiles, longest),) = client.query(
         f"SELECT quantilesExact({shares})(seconds), max(seconds) FROM ("
         f"SELECT finished - toFloat64(created_at) AS seconds FROM {table} AS event INNER JOIN ("
@@ -97,7 +97,7 @@ def lay_out(found: Sequence[Latency]) -> Iterator[str]:
         yield f"{one.rate:<12,}{seconds}{one.inserts_per_second:>12.2f}{one.rows_per_insert:>12,.0f}"
 
 
-def tell(found: Sequence[Latency]) -> list[Figure]:
+def make_figures(found: Sequence[Latency]) -> list[Figure]:
     return [
         figure(f"latency_{name}_s_at_{one.rate // 1000}k", value, "s")
         for one in found
@@ -121,11 +121,11 @@ def measure(rates: Sequence[int] = RATES, seconds: float = SECONDS) -> list[Figu
         place = at_end.enter_context(open_place(say))
         warm = fill_topic(place, "warm", WARM_UP_EVENTS)
         spark = at_end.enter_context(open_spark(make_pipeline(place, warm)))
-        run_road(place, spark, warm)
+        run_bench_pipeline(place, spark, warm)
         found = [run_at(place, spark, rate, seconds) for rate in rates]
     print("\n".join(lay_out(found)))
     draw(found)
-    return [*tell(found), figure("latency_load_average", os.getloadavg()[0], "1")]
+    return [*make_figures(found), figure("latency_load_average", os.getloadavg()[0], "1")]
 
 
 def main() -> None:

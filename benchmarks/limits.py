@@ -1,10 +1,10 @@
-"""What the parts of the road could do alone: the bare insert of ready parts, and the fixed cost of an epoch.
+"""What the parts of the pipeline could do alone: the bare insert of ready parts, and the fixed cost of an epoch.
 
     python benchmarks/limits.py [--events 2000000]
 
 The bare insert sends the batches of a finished run once more, already encoded, one after the other, into an empty table
 and does nothing else. The fixed cost is the median time between two epochs of so few events that these hardly count.
-The third limit, Spark's bare read, is measured where the road is (end_to_end.py).
+The third limit, Spark's bare read, is measured where the pipeline is (end_to_end.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ import pyarrow as pa
 
 import figures
 from figures import Figure, figure, rate, say
-from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
+from measure import (
+    Place,
+    Topic,
+    create_table,
+    fill_topic,
+    make_pipeline,
+    open_place,
+    open_spark,
+    run_bench_pipeline,
+)
 from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
 from oncehouse.config.pipeline import Epoch
 from oncehouse.ledger.catalog import batches
@@ -85,7 +94,7 @@ def median_epoch_seconds(place: Place, spark: SparkSession, *, epochs: int = EPO
 
 
 def measure_in(place: Place, spark: SparkSession, topic: Topic, *, epochs: int = EPOCHS) -> list[Figure]:
-    """Where the topic has gone the road already."""
+    """Where the topic has gone through the pipeline already."""
     rows, seconds = insert_bare(place, topic)
     return [
         rate("bare_insert_rows_per_s", rows, seconds, "rows/s"),
@@ -98,12 +107,12 @@ def measure(events: int = EVENTS) -> list[Figure]:
         place = at_end.enter_context(open_place(say))
         warm, topic = fill_topic(place, "warm", WARM_UP_EVENTS), fill_topic(place, "bench", events)
         spark = at_end.enter_context(open_spark(make_pipeline(place, topic)))
-        run_road(place, spark, warm)
-        run_road(place, spark, topic)
+        run_bench_pipeline(place, spark, warm)
+        run_bench_pipeline(place, spark, topic)
         return [*measure_in(place, spark, topic), figure("limits_load_average", os.getloadavg()[0], "1")]
 
 
 if __name__ == "__main__":
     figures.main(
-        measure, described=__doc__, asked="events", default=EVENTS, help_="events of the road before"
+        measure, described=__doc__, asked="events", default=EVENTS, help_="events of the pipeline before"
     )

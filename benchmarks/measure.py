@@ -1,7 +1,7 @@
-"""What is measured, and how: a private stack, one warm Spark session, the road with its default settings.
+"""What is measured, and how: a private stack, one warm Spark session, the pipeline with its default settings.
 
 The bare read is Spark's own batch read of the same topic into its noop sink, in the same session, best of three.
-The road is timed from the beginning of its first epoch to the moment ClickHouse finished its last insert, by the
+The pipeline is timed from the beginning of its first epoch to the moment ClickHouse finished its last insert, by the
 server's own query log; peers are timed from their first poll. A run whose rows are not exactly the events that were
 produced has no figures.
 """
@@ -75,7 +75,7 @@ class Inserts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Road:
+class PipelineRun:
     started_at: float
     seconds: float
     inserts: Inserts
@@ -118,8 +118,8 @@ def warm_up_size(events: int) -> int:
 
 
 def warm_up(place: Place, spark: SparkSession, topic: Topic) -> None:
-    """Run the road untimed; its table goes, so that its merges are not part of what follows."""
-    run_road(place, spark, topic)
+    """Run the pipeline untimed; its table goes, so that its merges are not part of what follows."""
+    run_bench_pipeline(place, spark, topic)
     place.client.command(f"DROP TABLE {topic.name} SYNC")
 
 
@@ -185,7 +185,9 @@ def read_bare(place: Place, spark: SparkSession, topic: Topic) -> float:
     return min(seconds)
 
 
-def run_road(place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline | None = None) -> Road:
+def run_bench_pipeline(
+    place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline | None = None
+) -> PipelineRun:
     """All of the topic through a new pipeline; its table must hold every event once."""
     pipeline = pipeline or make_pipeline(place, topic)
     create_table(place, pipeline)
@@ -194,16 +196,16 @@ def run_road(place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline
     started_at = time.time()
     run_pipeline(pipeline, once=True, spark=spark)
     ended_at = time.time()
-    inserts = look_at_inserts(place.client, pipeline.tables[0].name)
-    demand_exact(place.client, topic, table=pipeline.tables[0].name)
-    demand_logged(inserts, topic.unique)
+    inserts = read_inserts(place.client, pipeline.tables[0].name)
+    require_exact(place.client, topic, table=pipeline.tables[0].name)
+    require_logged(inserts, topic.unique)
     polled_at = first_epoch_at(pipeline)
     seconds = inserts.last_finished_at - polled_at
     place.say(
-        f"the road took {seconds:.1f} s, {polled_at - started_at:.1f} s to start"
+        f"the pipeline took {seconds:.1f} s, {polled_at - started_at:.1f} s to start"
         f" and {ended_at - inserts.last_finished_at:.1f} s to end"
     )
-    return Road(started_at=started_at, seconds=seconds, inserts=inserts)
+    return PipelineRun(started_at=started_at, seconds=seconds, inserts=inserts)
 
 
 def first_epoch_at(pipeline: Pipeline) -> float:
@@ -215,7 +217,7 @@ def first_epoch_at(pipeline: Pipeline) -> float:
         catalog.close()
 
 
-def look_at_inserts(client: Client, table: str) -> Inserts:
+def read_inserts(client: Client, table: str) -> Inserts:
     client.command("SYSTEM FLUSH LOGS")
     ((count, rows, first, last, least, first_finished, finished),) = client.query(
         "SELECT count(), sum(written_rows), min(started), max(started),"
@@ -235,7 +237,7 @@ def look_at_inserts(client: Client, table: str) -> Inserts:
     )
 
 
-def demand_logged(inserts: Inserts, rows: int) -> None:
+def require_logged(inserts: Inserts, rows: int) -> None:
     """The log must know all inserts, or the last of them was not the last."""
     if inserts.rows != rows:
         raise SystemExit(f"No figures: ClickHouse's query log knows {inserts.rows} of {rows} inserted rows")
@@ -252,7 +254,7 @@ def list_inserts(client: Client, table: str) -> tuple[list[float], list[int]]:
     return [started for started, _ in found], [rows for _, rows in found]
 
 
-def demand_exact(client: Client, topic: Topic, *, table: str | None = None) -> None:
+def require_exact(client: Client, topic: Topic, *, table: str | None = None) -> None:
     name = table or topic.name
     ((rows, unique),) = client.query(f"SELECT count(), uniqExact(product_id) FROM {name}")
     if not rows == unique == topic.unique:

@@ -13,7 +13,7 @@ from typing import Self
 
 from oncehouse.devstack.subprocesses import python_workers
 
-_LOOK_SECONDS = 0.2
+_SAMPLE_SECONDS = 0.2
 
 
 def read_status(text: str) -> tuple[float, float]:
@@ -33,7 +33,7 @@ class WorkerMemory:
     def __init__(self) -> None:
         self.own_mib = self.mapped_mib = 0.0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,8 +45,8 @@ class WorkerMemory:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+    def _sample(self) -> None:
+        while not self._over.wait(_SAMPLE_SECONDS):
             for pid in python_workers(os.getpid()):
                 try:
                     own, mapped = read_status(Path(f"/proc/{pid}/status").read_text())

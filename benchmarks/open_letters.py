@@ -28,7 +28,7 @@ _INDEX = "oncehouse_dead_letter_files_open"
 
 
 def fill(catalog: Catalog, first: int, last: int) -> None:
-    chance = random.Random(first)  # the same figures each time
+    rng = random.Random(first)  # the same figures each time
     rows = [
         {
             "pipeline": "shop",
@@ -37,7 +37,7 @@ def fill(catalog: Catalog, first: int, last: int) -> None:
             "epoch": epoch,
             "rows_total": 1,
             "reasons": json.dumps(
-                {reason: chance.randint(1, 20) for reason in chance.sample(_REASONS, chance.randint(1, 3))}
+                {reason: rng.randint(1, 20) for reason in rng.sample(_REASONS, rng.randint(1, 3))}
             ),
             "registered_at": 1.0,
             "file_path": f"letters/{epoch:010d}-1-0.parquet",
@@ -78,15 +78,15 @@ def measure(catalog: Catalog) -> list[float]:
     if dead_letters.count_reasons(catalog) != _add_up(catalog):
         raise SystemExit("the two ways count differently")
 
-    def look() -> None:
+    def read_open() -> None:
         list(islice(dead_letters.walk_newest_files(catalog), 100))
 
     def ask() -> None:
         dead_letters.count_reasons(catalog, kind=LetterKind.WAITING)
 
-    indexed = [_best(look), _best(ask)]
+    indexed = [_best(read_open), _best(ask)]
     _run(catalog, f"DROP INDEX {_INDEX}")
-    bare = [_best(look), _best(ask)]
+    bare = [_best(read_open), _best(ask)]
     _run(
         catalog,
         f"CREATE INDEX {_INDEX} ON oncehouse_dead_letter_files (pipeline, kind, epoch) "

@@ -1,9 +1,10 @@
 """How fast ingest goes on while ClickHouse is away, and how what waited is delivered afterwards.
 
-The same topic goes the road twice in one session, each time with a ledger and a table of its own: with ClickHouse up
-and loading beside the ingest, and with ClickHouse killed before the first epoch and started again after the last.
-Ingest is timed from the call that starts the pipeline to the registration of the last epoch. The rows of each insert
-afterwards are those of ClickHouse's own query log; rows that are not exactly the events produced give no figures.
+The same topic goes through the pipeline twice in one session, each time with a ledger and a table of its own: with
+ClickHouse up and loading beside the ingest, and with ClickHouse killed before the first epoch and started again after
+the last. Ingest is timed from the call that starts the pipeline to the registration of the last epoch. The rows of each
+insert afterwards are those of ClickHouse's own query log; rows that are not exactly the events produced give no
+figures.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from measure import (
     Place,
     Topic,
     create_table,
-    demand_exact,
     fill_topic,
     list_inserts,
     make_pipeline,
     open_place,
     open_spark,
-    run_road,
+    require_exact,
+    run_bench_pipeline,
 )
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.leases import list_leases
@@ -94,7 +95,7 @@ def run_without_clickhouse(place: Place, spark: SparkSession, topic: Topic) -> O
         stop.set()
         thread.join()
         catalog.close()
-    demand_exact(place.client, topic, table=pipeline.pipeline)
+    require_exact(place.client, topic, table=pipeline.pipeline)
     return Outage(
         ingest_seconds=ingest_seconds,
         catch_up_seconds=catch_up_seconds,
@@ -120,7 +121,7 @@ def _is_delivered(catalog: Catalog) -> bool:
 
 
 def measure_outage(place: Place, spark: SparkSession, topic: Topic, *, started_at: float) -> list[Figure]:
-    """After the road has been run with ClickHouse up; `started_at` is when."""
+    """After the pipeline has run with ClickHouse up; `started_at` is when."""
     catalog = open_catalog(make_pipeline(place, topic))
     up_seconds = last_epoch_at(catalog) - started_at
     catalog.close()
@@ -151,9 +152,9 @@ def main() -> int:
         warm = fill_topic(place, "warm", WARM_UP_EVENTS)
         topic = fill_topic(place, "bench", asked.events)
         spark = at_end.enter_context(open_spark(make_pipeline(place, topic)))
-        run_road(place, spark, warm)
-        road = run_road(place, spark, topic)
-        found = measure_outage(place, spark, topic, started_at=road.started_at)
+        run_bench_pipeline(place, spark, warm)
+        run = run_bench_pipeline(place, spark, topic)
+        found = measure_outage(place, spark, topic, started_at=run.started_at)
     for figure in found:
         print(f"{figure['name']:<32} {figure['value']:>12} {figure['unit']}")
     return 0

@@ -100,7 +100,7 @@ def time_relay(servers: str, url: str, messages: list[Message], *, profile: bool
     """Rows a second from the start of the relay until the table is empty and the last row acknowledged."""
     fill(url, messages)
     relay = Relay(database=url, bootstrap_servers=servers, settings=RelaySettings())
-    with profiled_lanes() if profile else nullcontext():
+    with profiled_workers() if profile else nullcontext():
         started = time.perf_counter()
         done = relay.run(once=True)
         seconds = time.perf_counter() - started
@@ -110,13 +110,13 @@ def time_relay(servers: str, url: str, messages: list[Message], *, profile: bool
 
 
 @contextmanager
-def profiled_lanes() -> Iterator[None]:
+def profiled_workers() -> Iterator[None]:
     """Show where the time of the first lane goes."""
     run, profiles = RelayWorker.run, []
 
-    def profiled(lane: RelayWorker) -> None:
+    def profiled(worker: RelayWorker) -> None:
         profiles.append(cProfile.Profile())
-        profiles[-1].runcall(run, lane)
+        profiles[-1].runcall(run, worker)
 
     RelayWorker.run = profiled
     try:

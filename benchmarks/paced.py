@@ -95,7 +95,7 @@ def send_all(load: Load) -> None:
 
 
 @contextmanager
-def run_beside(pipeline: Pipeline, spark: SparkSession) -> Iterator[threading.Thread]:
+def run_in_background(pipeline: Pipeline, spark: SparkSession) -> Iterator[threading.Thread]:
     """The pipeline on a thread of its own, as `oncehouse run` has it; stopped at the end."""
     stop, failed = threading.Event(), []
 
@@ -126,7 +126,7 @@ def under_load(
     topic = Topic(name=name, produced=load.events, unique=load.events, value_bytes=0)
     pipeline = make_pipeline(place, topic, **sections)
     create_table(place, pipeline)
-    with run_beside(pipeline, spark) as running:
+    with run_in_background(pipeline, spark) as running:
         producer = subprocess.Popen([sys.executable, __file__, json.dumps(load.__dict__)])
         try:
             yield load

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from figures import OUT, last_run, read
-from peers import OURS, PEERS, tell_dedup
+from peers import OURS, PEERS, describe_dedup
 
 PAGE = Path("docs/benchmarks.md")
 PLOTS = Path("docs/images")
@@ -75,20 +75,20 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
         yield ""
 
 
-def spell(value: float) -> str:
+def format_value(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
-def tell_asked(values: Values) -> Iterator[str]:
+def format_targets(values: Values) -> Iterator[str]:
     rows = [
         (
             f"`{name}`",
             meaning,
             asked.format(bound),
             f"{values[name]:,g}",
-            _judge(asked, values[name], bound),
+            _compare_with_target(asked, values[name], bound),
         )
         for name, asked, bound, meaning in ASKED
         if name in values
@@ -96,13 +96,13 @@ def tell_asked(values: Values) -> Iterator[str]:
     yield from table(("figure", "what it is", "asked", "printed", "reached"), rows)
 
 
-def _judge(asked: str, value: float, bound: float) -> str:
+def _compare_with_target(asked: str, value: float, bound: float) -> str:
     if asked == NOT_ASKED:
         return NOT_ASKED
     return "yes" if _REACHED[asked](value, bound) else "**no**"
 
 
-def tell_peers(values: Values) -> Iterator[str]:
+def format_peers(values: Values) -> Iterator[str]:
     def speed(name: str) -> float | None:
         return values.get("end_to_end_events_per_s" if name == OURS else f"{name}_events_per_s")
 
@@ -111,9 +111,9 @@ def tell_peers(values: Values) -> Iterator[str]:
         (
             label,
             f"{found:,.0f}",
-            tell_dedup(name, dedups=dedups),
+            describe_dedup(name, dedups=dedups),
             *(
-                spell(values[key]) if key in values else ""
+                format_value(values[key]) if key in values else ""
                 for key in (f"{name}_lost_by_kill", f"{name}_doubled_by_kill")
             ),
         )
@@ -123,7 +123,7 @@ def tell_peers(values: Values) -> Iterator[str]:
     yield from table(("", "events/s", "deduplication", "lost by a kill -9", "doubled by it"), rows)
 
 
-def tell_kinds(values: Values) -> Iterator[str]:
+def format_throughput(values: Values) -> Iterator[str]:
     found = {
         match.groups(): value
         for name, value in values.items()
@@ -139,7 +139,7 @@ def tell_kinds(values: Values) -> Iterator[str]:
     yield from table(headings, rows)
 
 
-def tell_window(values: Values) -> Iterator[str]:
+def format_window(values: Values) -> Iterator[str]:
     sizes = {"1m": "1 million", "10m": "10 million", "100m": "100 million", "1b": "1 billion"}
     rows = [
         (
@@ -154,7 +154,7 @@ def tell_window(values: Values) -> Iterator[str]:
     yield from table(("keys in the window", "a row", "memory of a worker", "mapped from the index"), rows)
 
 
-def tell_latency(values: Values) -> Iterator[str]:
+def format_latency(values: Values) -> Iterator[str]:
     rows = [
         (label, *(f"{values[f'latency_{share}_s_at_{rate}']:.2f} s" for share in ("p50", "p95", "p99")))
         for rate, label in (("1k", "1,000"), ("10k", "10,000"), ("50k", "50,000"))
@@ -163,7 +163,7 @@ def tell_latency(values: Values) -> Iterator[str]:
     yield from table(("events/s", "p50", "p95", "p99"), rows)
 
 
-def tell_changing(values: Values) -> Iterator[str]:
+def format_changing_load(values: Values) -> Iterator[str]:
     ways = {
         "following": "follow the load (the default)",
         "fixed_small": "fixed, small",
@@ -182,7 +182,7 @@ def tell_changing(values: Values) -> Iterator[str]:
     yield from table(headings, rows)
 
 
-def tell_rest(values: Values) -> Iterator[str]:
+def format_rest(values: Values) -> Iterator[str]:
     names = [
         name
         for name in values
@@ -191,26 +191,26 @@ def tell_rest(values: Values) -> Iterator[str]:
         )
         or name in ("events", "rows_per_insert", "inserts_per_s_per_table", "catch_up_after_outage_s")
     ]
-    yield from table(("other figures", ""), [(f"`{name}`", spell(values[name])) for name in names])
+    yield from table(("other figures", ""), [(f"`{name}`", format_value(values[name])) for name in names])
 
 
 SECTIONS = (
-    ("What is asked, and what was printed", None, tell_asked),
-    ("Beside others", "bench-peers", tell_peers),
-    ("Formats, sizes, duplicates", "bench-throughput", tell_kinds),
-    ("Keys in the window", "bench-window-keys", tell_window),
-    ("Latency", "bench-latency", tell_latency),
-    ("A load that changes", None, tell_changing),
+    ("What is asked, and what was printed", None, format_targets),
+    ("Beside others", "bench-peers", format_peers),
+    ("Formats, sizes, duplicates", "bench-throughput", format_throughput),
+    ("Keys in the window", "bench-window-keys", format_window),
+    ("Latency", "bench-latency", format_latency),
+    ("A load that changes", None, format_changing_load),
     ("Ten minutes of a steady load", "bench-steady", lambda _values: iter(())),
-    ("Processor time, limits, the rest", "bench-processor-time", tell_rest),
+    ("Processor time, limits, the rest", "bench-processor-time", format_rest),
 )
 
 
 def lay_out(values: Values, machine: str, plots: set[str], commits: Sequence[str] = ()) -> str:
     told = f"; commit {', '.join(commits)}" if commits else ""
     lines = [f"By `make bench-full`, {machine}{told}.", ""]
-    for heading, plot, tell in SECTIONS:
-        body = list(tell(values))
+    for heading, plot, format_section in SECTIONS:
+        body = list(format_section(values))
         if plot in plots:
             body = [f"![{heading}](images/{plot}.svg)", "", *body]
         if body:
@@ -226,7 +226,7 @@ def put_between(page: str, written: str) -> str:
     return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
 
 
-def tell_machine() -> str:
+def describe_machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
     return (
@@ -242,7 +242,7 @@ def main() -> None:
     plots = {plot for _, plot, _ in SECTIONS if plot and (OUT.parent / f"{plot}.svg").exists()}
     for plot in plots:
         shutil.copyfile(OUT.parent / f"{plot}.svg", PLOTS / f"{plot}.svg")
-    PAGE.write_text(put_between(PAGE.read_text(), lay_out(values, tell_machine(), plots, commits)))
+    PAGE.write_text(put_between(PAGE.read_text(), lay_out(values, describe_machine(), plots, commits)))
     print(f"{PAGE}, {len(plots)} plots in {PLOTS}")
 
 

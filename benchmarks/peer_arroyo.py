@@ -17,7 +17,7 @@ from arroyo.processing.strategies import BatchStep, CommitOffsets, RunTask
 from arroyo.processing.strategies.abstract import ProcessingStrategy, ProcessingStrategyFactory
 from arroyo.types import Commit, Partition
 
-from peer_task import BATCH_SECONDS, Table, read_task, tell_start
+from peer_task import BATCH_SECONDS, Table, read_task, report_start
 
 
 class Factory(ProcessingStrategyFactory[KafkaPayload]):
@@ -55,7 +55,7 @@ def main() -> None:
         processor_factory=Factory(Table(task), task.batch_rows),
         commit_policy=ONCE_PER_SECOND,
     )
-    tell_start()
+    report_start()
     processor.run()
 
 

@@ -9,7 +9,7 @@ import time
 
 from confluent_kafka import Consumer
 
-from peer_task import BATCH_SECONDS, Table, read_task, tell_start
+from peer_task import BATCH_SECONDS, Table, read_task, report_start
 
 _CHUNK = 20_000
 _POLL_SECONDS = 0.2
@@ -29,7 +29,7 @@ def main() -> None:
         }
     )
     consumer.subscribe([task.topic])
-    tell_start()
+    report_start()
     while True:
         values: list[bytes] = []
         ends_at = time.monotonic() + BATCH_SECONDS

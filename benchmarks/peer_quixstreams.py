@@ -9,7 +9,7 @@ from quixstreams import Application
 from quixstreams.models import BytesDeserializer
 from quixstreams.sinks import BatchingSink, SinkBatch
 
-from peer_task import BATCH_SECONDS, Table, Task, read_task, tell_start
+from peer_task import BATCH_SECONDS, Table, Task, read_task, report_start
 
 
 class ClickHouseSink(BatchingSink):
@@ -38,7 +38,7 @@ def main() -> None:
     )
     topic = application.topic(task.topic, value_deserializer=BytesDeserializer())
     application.dataframe(topic).sink(ClickHouseSink(task))
-    tell_start()
+    report_start()
     application.run()
 
 

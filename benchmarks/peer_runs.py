@@ -29,9 +29,9 @@ from traffic import PARTITIONS
 
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 1800.0
-_LOOK_SECONDS = 0.05
+_SAMPLE_SECONDS = 0.05
 # So often that it dies the moment its rows are seen, before it can tell Kafka.
-_KILL_LOOK_SECONDS = 0.001
+_KILL_POLL_SECONDS = 0.001
 _END_SECONDS = 30.0
 # So that there is a half-way in a small topic too.
 _LEAST_BATCHES = 8
@@ -135,7 +135,7 @@ class PeerCommand:
         ends_at = time.monotonic() + PATIENCE_SECONDS
         if self.peer.ends_itself:
             process.wait(PATIENCE_SECONDS)
-            demand(process.returncode == 0, self.peer.label, self._log)
+            require(process.returncode == 0, self.peer.label, self._log)
             return
         consumer = Consumer(
             {
@@ -145,8 +145,8 @@ class PeerCommand:
             }
         )
         while not _is_at_end(consumer, self.topic):
-            demand(process.poll() is None and time.monotonic() < ends_at, self.peer.label, self._log)
-            time.sleep(_LOOK_SECONDS)
+            require(process.poll() is None and time.monotonic() < ends_at, self.peer.label, self._log)
+            time.sleep(_SAMPLE_SECONDS)
         consumer.close()
         process.send_signal(signal.SIGTERM)
         try:
@@ -182,7 +182,7 @@ class OwnCommand:
 
     def wait(self, process: subprocess.Popen[bytes]) -> None:
         process.wait(PATIENCE_SECONDS)
-        demand(process.returncode == 0, "oncehouse", self._log)
+        require(process.returncode == 0, "oncehouse", self._log)
 
     def last_words(self) -> str:
         return last_words(self._log)
@@ -201,7 +201,7 @@ def run_killed(place: Place, command: PeerCommand | OwnCommand) -> Found:
         while _rows(place, command.table) < command.topic.unique // 2:
             if process.poll() is not None or time.monotonic() > ends_at:
                 raise SystemExit(f"No figures: {command.table} was not seen half-way; take more events")
-            time.sleep(_KILL_LOOK_SECONDS)
+            time.sleep(_KILL_POLL_SECONDS)
         signal_tree(process.pid, signal.SIGKILL)
     place.say(f"{command.table}: killed at {_rows(place, command.table):,} rows")
     with command.start() as process:
@@ -209,7 +209,7 @@ def run_killed(place: Place, command: PeerCommand | OwnCommand) -> Found:
     return count(place, command.table)
 
 
-def demand(fulfilled: bool, who: str, log: Path) -> None:
+def require(fulfilled: bool, who: str, log: Path) -> None:
     if not fulfilled:
         raise SystemExit(f"No figures: {who} failed.\n{last_words(log)}")
 

@@ -70,11 +70,11 @@ def run_stream(spark: SparkSession, task: dict[str, Any], topic: str, table: str
             client.close()
         yield pa.record_batch({"rows": pa.array([sum(block.num_rows for block in found)], pa.int64())})
 
-    def insert(frame: DataFrame, number: int) -> None:
+    def insert(rows: DataFrame, number: int) -> None:
         if number == 0:
             # Nothing has been polled yet: what a warm-up tells is told again.
             print(json.dumps({"started_at": time.time()}), flush=True)
-        frame.drop("timestamp").mapInArrow(send, "rows LONG").collect()
+        rows.drop("timestamp").mapInArrow(send, "rows LONG").collect()
 
     records = (
         spark.readStream.format("kafka")

@@ -64,7 +64,7 @@ def read_task() -> Task:
     return Task(**json.loads(sys.argv[1]))
 
 
-def tell_start() -> None:
+def report_start() -> None:
     """To whoever measures: the first poll comes now."""
     print(json.dumps({"started_at": time.time()}), flush=True)
 

@@ -1,4 +1,4 @@
-"""The same topic by what people use today, in the run of the road (end_to_end.py); and each killed half-way.
+"""The same topic by what people use today, in the run of the pipeline (end_to_end.py); and each killed half-way.
 
 Every peer inserts into a table of its own with the same columns. Time is taken from its first poll to the end of its
 last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from figures import Figure, figure, rate
-from measure import Place, Topic, demand_logged, fill_topic, look_at_inserts
+from measure import Place, Topic, fill_topic, read_inserts, require_logged
 from peer_runs import Found, OwnCommand, Peer, PeerCommand, count, own_in_pieces, run_killed
 from plots import draw_bars
 
@@ -104,14 +104,14 @@ class Killed:
     by_the_kill: int
 
 
-def tell_killed(found: Found, topic: Topic, *, dedups: bool) -> Killed:
+def count_kill_losses(found: Found, topic: Topic, *, dedups: bool) -> Killed:
     sent_twice = 0 if dedups else topic.produced - topic.unique
     return Killed(
         lost=topic.unique - found.distinct, doubled=found.doubled, by_the_kill=found.doubled - sent_twice
     )
 
 
-def tell_dedup(name: str, *, dedups: bool) -> str:
+def describe_dedup(name: str, *, dedups: bool) -> str:
     return "exact" if name == OURS else "watermark" if dedups else "none"
 
 
@@ -126,12 +126,12 @@ def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic, *, turn: int =
     os.sync()
     with command.start() as process:
         command.wait(process)
-    inserts = look_at_inserts(place.client, command.table)
+    inserts = read_inserts(place.client, command.table)
     found = count(place, command.table)
     expected = topic.unique if peer.dedups else topic.produced
     if (found.rows, found.distinct) != (expected, topic.unique):
         raise SystemExit(f"No figures: {peer.label} left {found} of {expected} rows in {command.table}")
-    demand_logged(inserts, expected)
+    require_logged(inserts, expected)
     for table in (command.table, f"{command.table}_warm"):
         place.client.command(f"DROP TABLE IF EXISTS {table} SYNC")
     seconds = inserts.last_finished_at - command.read_started_at()
@@ -157,7 +157,7 @@ def compare(
             return None
         found = run_killed(place, command)
         place.client.command(f"DROP TABLE {command.table} SYNC")
-        return tell_killed(found, short, dedups=dedups)
+        return count_kill_losses(found, short, dedups=dedups)
 
     ours = kill(own_in_pieces(place, short, f"killed_{OURS}"), dedups=True)
     lines = [Line(name=OURS, label=OURS, dedups=True, seconds=taken[OURS], killed=ours)]
@@ -178,7 +178,7 @@ def lay_out(lines: Sequence[Line], topic: Topic) -> list[str]:
         cells = [
             f"{topic.produced / line.seconds:,.0f}",
             f"x{line.seconds / ours:.2f}",
-            tell_dedup(line.name, dedups=line.dedups),
+            describe_dedup(line.name, dedups=line.dedups),
         ]
         if line.killed is not None:
             cells += [
@@ -190,7 +190,7 @@ def lay_out(lines: Sequence[Line], topic: Topic) -> list[str]:
     return table
 
 
-def tell(lines: Sequence[Line], topic: Topic) -> list[Figure]:
+def make_figures(lines: Sequence[Line], topic: Topic) -> list[Figure]:
     """The ratios that the comparison is for, and what they are made of."""
     seconds = {line.name: line.seconds for line in lines}
     figures = [
@@ -221,4 +221,4 @@ def draw(lines: Sequence[Line], topic: Topic) -> None:
 def report(lines: Sequence[Line], topic: Topic) -> list[Figure]:
     print("\n".join(lay_out(lines, topic)))
     draw(lines, topic)
-    return tell(lines, topic)
+    return make_figures(lines, topic)

@@ -52,7 +52,7 @@ def show_used(title: str, used: dict[str, float]) -> None:
         print(f"  {seconds / max(whole, 0.01):6.1%} {seconds:8.2f} s  {name}")
 
 
-def tell_used(used: dict[str, float], *, prefix: str = "") -> list[Figure]:
+def make_used_figures(used: dict[str, float], *, prefix: str = "") -> list[Figure]:
     """Processor seconds a million events, by process and in all."""
     return [
         *(

@@ -186,7 +186,7 @@ def measure(count: int = MESSAGES) -> list[dict[str, str | float]]:
 
 
 def weigh_traffic(count: int) -> dict[str, float]:
-    """Processor time of an event of the road's benchmarks, in microseconds: decoded, and its wire format alone."""
+    """Processor time of an event of the pipeline's benchmarks, in microseconds: decoded, and its wire format alone."""
     kind = Kind(format="protobuf")
     values = make_encoder(kind)(plan_serials(count, kind.duplicates))
     blocks = [
@@ -213,4 +213,4 @@ if __name__ == "__main__":
     for name, speed in speeds.items():
         print(f"{name:<32} {speed:>12,.0f} messages/s {speed / speeds['row_by_row']:6.2f} of row by row")
     for name, microseconds in weigh_traffic(MESSAGES).items():
-        print(f"{'events of the road, ' + name:<32} {microseconds:>12.2f} µs of a core an event")
+        print(f"{'events of the pipeline, ' + name:<32} {microseconds:>12.2f} µs of a core an event")

@@ -86,7 +86,7 @@ def change_under_load(place: Place, spark: SparkSession, events: int, rate: int)
     producer = subprocess.Popen([sys.executable, paced.__file__, json.dumps(load.__dict__)])
     catalog = open_catalog(pipeline)
     try:
-        with paced.run_beside(pipeline, spark) as running:
+        with paced.run_in_background(pipeline, spark) as running:
             _wait(lambda: _read(catalog) >= events, running)
             began = time.time()
             time.sleep(_BEFORE_SECONDS)

@@ -125,7 +125,7 @@ def main() -> int:
     length = asked.length or USUAL
     started = time.monotonic()
     if not asked.only:
-        write([], asked.out, anew=True)
+        write([], asked.out, replace_all=True)
     try:
         parts = {name: part for name, part in PARTS.items() if not asked.only or name in asked.only}
         found, failed = perform(parts, length, asked.out)
@@ -133,7 +133,7 @@ def main() -> int:
         return 130
     if not asked.only:
         found.append(figure(f"bench_{length}_seconds", time.monotonic() - started, "s"))
-    show_and_save(found, out=asked.out, length=length, anew=not asked.only)
+    show_and_save(found, out=asked.out, length=length, replace_all=not asked.only)
     if failed:
         say(f"no figures of: {', '.join(failed)}")
     return 1 if failed else 0

@@ -51,7 +51,7 @@ def enrich(events):
 """
 
 
-def make_pipeline(folder: Path, **shape) -> Pipeline:
+def make_pipeline(folder: Path, **transform) -> Pipeline:
     return Pipeline(
         pipeline="bench",
         source={
@@ -59,7 +59,7 @@ def make_pipeline(folder: Path, **shape) -> Pipeline:
             "fields": decode.FIELDS,
         },
         identity={"fields": ["product_id"]},
-        shape=shape,
+        transform=transform,
         tables=[{"name": "events"}],
         clickhouse={"url": "http://localhost:8123"},
         ledger={"catalog": "sqlite:///catalog.db", "files": str(folder)},
@@ -76,8 +76,8 @@ def seconds_a_million(work: Callable[[pa.RecordBatch], object], blocks: list[pa.
     return best * 1_000_000 / sum(block.num_rows for block in blocks)
 
 
-def make_transform(folder: Path, **shape) -> Callable[[pa.RecordBatch], object]:
-    plan = plan_transform(make_pipeline(folder, **shape), token=1)
+def make_transform(folder: Path, **transform) -> Callable[[pa.RecordBatch], object]:
+    plan = plan_transform(make_pipeline(folder, **transform), token=1)
     assert plan is not None
     return Transformer(plan, FileStore(str(folder))).transform
 
@@ -177,8 +177,8 @@ def show_keys() -> None:
 
 def main() -> None:
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
-    chance = random.Random(1)
-    messages = decode.encode([decode.make_event(number, chance) for number in range(events)])
+    rng = random.Random(1)
+    messages = decode.encode([decode.make_event(number, rng) for number in range(events)])
     decoder = decode.make_decoder(decode.FIELDS)
     raw = [
         pa.record_batch([pa.array(messages[at : at + decode.BLOCK], pa.binary())], names=["value"])

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from figures import OUT, Figure, figure, say, show_and_save
-from measure import Place, Topic, fill_topic, look_at_inserts, open_place
+from measure import Place, Topic, fill_topic, open_place, read_inserts
 from peer_runs import OwnCommand
 
 TURNS = 3
@@ -23,7 +23,7 @@ TURNS = 3
 EVENTS = 50_000
 
 _PATIENCE_SECONDS = 180.0
-_LOOK_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.1
 
 
 def start_once(place: Place, topic: Topic, name: str) -> float:
@@ -34,8 +34,8 @@ def start_once(place: Place, topic: Topic, name: str) -> float:
         while not place.client.query(f"SELECT count() FROM {name}")[0][0]:
             if process.poll() is not None or time.time() > started_at + _PATIENCE_SECONDS:
                 raise SystemExit(f"No figures: no row came.\n{command.last_words()}")
-            time.sleep(_LOOK_SECONDS)
-    return look_at_inserts(place.client, name).first_finished_at - started_at
+            time.sleep(_SAMPLE_SECONDS)
+    return read_inserts(place.client, name).first_finished_at - started_at
 
 
 def measure(turns: int = TURNS) -> list[Figure]:

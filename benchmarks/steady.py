@@ -25,22 +25,22 @@ from measure import (
     make_pipeline,
     open_place,
     open_spark,
-    run_road,
+    run_bench_pipeline,
 )
 from paced import under_load
 from plots import draw_lines
-from processor_time import read_processor_seconds, tell_used, use_per_million
+from processor_time import make_used_figures, read_processor_seconds, use_per_million
 
 SECONDS = 600
 RATE = 20_000
 WARM_UP_EVENTS = 50_000
 NAME = "steady"
 
-_LOOK_SECONDS = 1.0
+_SAMPLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class TableSample:
     """How the table stood at some second."""
 
     second: float
@@ -48,21 +48,21 @@ class Look:
     rows: int
 
 
-def look(place: Place, table: str, started_at: float) -> Look:
+def read_sample(place: Place, table: str, started_at: float) -> TableSample:
     ((parts, rows),) = place.client.query(
         "SELECT count(), sum(rows) FROM system.parts WHERE active AND database = currentDatabase()"
         " AND table = {table:String}",
         {"table": table},
     )
-    return Look(second=time.time() - started_at, parts=parts, rows=rows)
+    return TableSample(second=time.time() - started_at, parts=parts, rows=rows)
 
 
-def watch(place: Place, table: str, seconds: float) -> list[Look]:
-    started_at, looks = time.time(), []
+def watch(place: Place, table: str, seconds: float) -> list[TableSample]:
+    started_at, samples = time.time(), []
     while (now := time.time() - started_at) < seconds:
-        looks.append(look(place, table, started_at))
-        time.sleep(max(0.0, _LOOK_SECONDS - (time.time() - started_at - now)))
-    return looks
+        samples.append(read_sample(place, table, started_at))
+        time.sleep(max(0.0, _SAMPLE_SECONDS - (time.time() - started_at - now)))
+    return samples
 
 
 def most_in_a_second(starts: Sequence[float]) -> int:
@@ -72,14 +72,16 @@ def most_in_a_second(starts: Sequence[float]) -> int:
     )
 
 
-def split_parts(looks: Sequence[Look]) -> tuple[int, int]:
+def split_parts(samples: Sequence[TableSample]) -> tuple[int, int]:
     """The most active parts in the first half of the run and in the second: bounded means that they do not grow."""
-    middle = len(looks) // 2
-    return tuple(max((one.parts for one in half), default=0) for half in (looks[:middle], looks[middle:]))
+    middle = len(samples) // 2
+    return tuple(max((one.parts for one in half), default=0) for half in (samples[:middle], samples[middle:]))
 
 
-def tell(looks: Sequence[Look], starts: Sequence[float], rows: Sequence[int]) -> list[Figure]:
-    before, after = split_parts(looks)
+def make_figures(
+    samples: Sequence[TableSample], starts: Sequence[float], rows: Sequence[int]
+) -> list[Figure]:
+    before, after = split_parts(samples)
     span = (starts[-1] - starts[0]) if len(starts) > 1 else 1.0
     return [
         figure("steady_inserts_per_s", (len(starts) - 1) / span, "inserts/s"),
@@ -96,14 +98,14 @@ def tell(looks: Sequence[Look], starts: Sequence[float], rows: Sequence[int]) ->
     ]
 
 
-def draw(looks: Sequence[Look], starts: Sequence[float], rows: Sequence[int]) -> None:
+def draw(samples: Sequence[TableSample], starts: Sequence[float], rows: Sequence[int]) -> None:
     by_ten_seconds = Counter(int((start - starts[0]) // 10) for start in starts)
     draw_lines(
         "bench-steady",
         title="a steady load",
         across="seconds",
         panels={
-            "active parts": {"": [(one.second, one.parts) for one in looks]},
+            "active parts": {"": [(one.second, one.parts) for one in samples]},
             "inserts a second (over 10 s)": {
                 "": [(at * 10, n / 10) for at, n in sorted(by_ten_seconds.items())]
             },
@@ -119,19 +121,19 @@ def measure(seconds: float = SECONDS, rate: int = RATE) -> list[Figure]:
         place = at_end.enter_context(open_place(say))
         warm = fill_topic(place, "warm", WARM_UP_EVENTS)
         spark = at_end.enter_context(open_spark(make_pipeline(place, warm)))
-        run_road(place, spark, warm)
+        run_bench_pipeline(place, spark, warm)
         say(f"{rate:,} events/s for {seconds:.0f} s, load average {os.getloadavg()[0]:.1f}")
         before = read_processor_seconds(place.stack)
         with under_load(place, spark, [(rate, seconds)], name=NAME) as load:
-            looks = watch(place, NAME, seconds)
+            samples = watch(place, NAME, seconds)
         after = read_processor_seconds(place.stack)
-        used = tell_used(use_per_million(before, after, events=load.events), prefix="steady_")
+        used = make_used_figures(use_per_million(before, after, events=load.events), prefix="steady_")
         starts, rows = list_inserts(place.client, NAME)
-    draw(looks, starts, rows)
+    draw(samples, starts, rows)
     return [
         figure("steady_events_per_s", rate, "events/s"),
         figure("steady_seconds", seconds, "s"),
-        *tell(looks, starts, rows),
+        *make_figures(samples, starts, rows),
         *used,
         figure("steady_load_average", os.getloadavg()[0], "1"),
     ]

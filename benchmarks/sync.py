@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 OURS, THEIRS = "oncehouse", "django-clickhouse"
 
 
-class Side:
+class SyncProgram:
     """A process that makes changes and syncs them with one of the tools."""
 
     def __init__(self, name: str, python: str | Path, address: dict[str, str]) -> None:
@@ -92,46 +92,48 @@ def compare_throughput(stack: Stack, changes: int, turns: int) -> list[dict[str,
     }
     speeds: dict[tuple[str, int], list[float]] = {}
     with ExitStack() as at_end:
-        sides = []
+        programs = []
         for name, python in ((OURS, sys.executable), (THEIRS, make_environment(THEIRS))):
-            sides.append(Side(name, python, address))
-            at_end.callback(sides[-1].close)
-        for side in sides:  # warm
-            take_turn(client, side, stack.postgres.url, changes // 20, BATCH_SIZES[0])
+            programs.append(SyncProgram(name, python, address))
+            at_end.callback(programs[-1].close)
+        for program in programs:  # warm
+            take_turn(client, program, stack.postgres.url, changes // 20, BATCH_SIZES[0])
         for _ in range(turns):
-            for side in sides:
+            for program in programs:
                 for size in BATCH_SIZES:
-                    done = take_turn(client, side, stack.postgres.url, changes, size)
-                    speeds.setdefault((side.name, size), []).append(changes / done["seconds"])
+                    done = take_turn(client, program, stack.postgres.url, changes, size)
+                    speeds.setdefault((program.name, size), []).append(changes / done["seconds"])
                     say(
-                        f"{side.name}, batches of {size:,}: {changes / done['seconds']:,.0f} rows/s, "
+                        f"{program.name}, batches of {size:,}: {changes / done['seconds']:,.0f} rows/s, "
                         f"{done['processor_seconds'] / changes * 1e6:.1f} us of its processor a row"
                     )
     medians = {key: statistics.median(found) for key, found in speeds.items()}
-    return tell_throughput(medians)
+    return make_figures(medians)
 
 
-def take_turn(client: Any, side: Side, postgres: str, changes: int, batch_size: int) -> dict[str, Any]:
-    client.command(f"TRUNCATE TABLE bench.{side.table}")
-    side.do("change", changes=changes)
-    done = side.do("sync", batch_size=batch_size)
-    check(client, side, postgres, changes)
+def take_turn(
+    client: Any, program: SyncProgram, postgres: str, changes: int, batch_size: int
+) -> dict[str, Any]:
+    client.command(f"TRUNCATE TABLE bench.{program.table}")
+    program.do("change", changes=changes)
+    done = program.do("sync", batch_size=batch_size)
+    check(client, program, postgres, changes)
     return done
 
 
-def check(client: Any, side: Side, postgres: str, changes: int) -> None:
+def check(client: Any, program: SyncProgram, postgres: str, changes: int) -> None:
     """That ClickHouse has what the database has."""
     asked = (
         "SELECT count(*), count(distinct id), sum(id), sum(quantity), sum(total), sum(length(status)) FROM"
     )
     with psycopg.connect(postgres.replace("+psycopg", "")) as connection:
         wanted = connection.execute(f"{asked} {sync_orders.TABLE}").fetchone()
-    (found,) = client.query(f"{asked} bench.{side.table} FINAL")
+    (found,) = client.query(f"{asked} bench.{program.table} FINAL")
     if [float(one) for one in found] != [float(one) for one in wanted] or wanted[0] != changes:
-        raise SystemExit(f"No figures: {side.name} has {found} in ClickHouse, the database {wanted}")
+        raise SystemExit(f"No figures: {program.name} has {found} in ClickHouse, the database {wanted}")
 
 
-def tell_throughput(medians: dict[tuple[str, int], float]) -> list[dict[str, Any]]:
+def make_figures(medians: dict[tuple[str, int], float]) -> list[dict[str, Any]]:
     figures = []
     default, large = BATCH_SIZES
     for name, spelled in ((OURS, "sync"), (THEIRS, "django_clickhouse")):

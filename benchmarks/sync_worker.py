@@ -103,11 +103,11 @@ def set_up_django_clickhouse(address: Address) -> tuple[Any, Sync]:
     return model, sync
 
 
-SIDES = {"oncehouse": set_up_oncehouse, "django-clickhouse": set_up_django_clickhouse}
+SET_UPS = {"oncehouse": set_up_oncehouse, "django-clickhouse": set_up_django_clickhouse}
 
 
 def main() -> None:
-    model, sync = SIDES[sys.argv[1]](json.loads(sys.argv[2]))
+    model, sync = SET_UPS[sys.argv[1]](json.loads(sys.argv[2]))
     from django.db import connection
 
     print(json.dumps({"ready": True}), flush=True)

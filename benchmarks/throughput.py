@@ -27,7 +27,7 @@ from measure import (
     make_pipeline,
     open_place,
     open_spark,
-    run_road,
+    run_bench_pipeline,
     warm_up,
     warm_up_size,
 )
@@ -60,7 +60,7 @@ SOME = (
 def run_kinds(
     place: Place, spark: SparkSession, kinds: Sequence[Kind], events: int, compared: int, turns: int
 ) -> Iterator[tuple[Topic, float]]:
-    """Each kind's topic and the seconds of its road: the median, of those that ratios are made of."""
+    """Each kind's topic and the seconds of its run: the median, of those that ratios are made of."""
     # What Java compiles is the same for all formats, so that a long way of one warms them all.
     warm_up(place, spark, fill_topic(place, "warm", warm_up_size(compared)))
     for format_ in dict.fromkeys(kind.format for kind in kinds):
@@ -78,9 +78,9 @@ def run_kinds(
 
 
 def _run(place: Place, spark: SparkSession, topic: Topic, name: str) -> float:
-    """Seconds of its road; what it left behind is removed again."""
+    """Seconds of its run; what it left behind is removed again."""
     place.say(f"{topic.kind.label}, load average {os.getloadavg()[0]:.1f}")
-    seconds = run_road(place, spark, topic, make_pipeline(place, topic, name=name)).seconds
+    seconds = run_bench_pipeline(place, spark, topic, make_pipeline(place, topic, name=name)).seconds
     place.client.command(f"DROP TABLE {name} SYNC")
     shutil.rmtree(place.folder / "ledger" / name)
     return seconds
@@ -93,7 +93,7 @@ def lay_out(found: Mapping[Kind, tuple[Topic, float]]) -> Iterator[str]:
         yield f"{kind.label:<40}{topic.produced / seconds:>14,.0f}{megabytes:>10.1f}"
 
 
-def tell(found: Mapping[Kind, tuple[Topic, float]]) -> list[Figure]:
+def make_figures(found: Mapping[Kind, tuple[Topic, float]]) -> list[Figure]:
     figures = [
         rate(f"throughput_{kind.name}_events_per_s", topic.produced, seconds)
         for kind, (topic, seconds) in found.items()
@@ -122,7 +122,7 @@ def measure(
     print("\n".join(lay_out(found)))
     speeds = {kind.label: topic.produced / seconds for kind, (topic, seconds) in found.items()}
     draw_bars("bench-throughput", title="events a second, end to end", values=speeds)
-    return [*tell(found), figure("throughput_load_average", os.getloadavg()[0], "1")]
+    return [*make_figures(found), figure("throughput_load_average", os.getloadavg()[0], "1")]
 
 
 def main() -> None:

@@ -90,13 +90,13 @@ USUAL = Kind()
 
 def plan_serials(events: int, duplicates: float, *, seed: int = 7) -> Serials:
     """Serial numbers in the order in which they are sent: new ones counting up, and repeats between them."""
-    chance = np.random.default_rng(seed)
-    kind = chance.random(events)
+    rng = np.random.default_rng(seed)
+    kind = rng.random(events)
     kind[:1] = 1.0  # nothing came before the first event that it could repeat
     fresh = kind >= duplicates
     newest = np.cumsum(fresh) - 1
-    near = np.maximum(newest - chance.integers(0, _NEAR_DISTANCE, events), 0)
-    far = (chance.random(events) * newest).astype(np.int64)
+    near = np.maximum(newest - rng.integers(0, _NEAR_DISTANCE, events), 0)
+    far = (rng.random(events) * newest).astype(np.int64)
     return np.where(fresh, newest, np.where(kind < duplicates / 2, near, far))
 
 

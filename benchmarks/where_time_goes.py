@@ -1,6 +1,6 @@
-"""Where the time of the road goes: on the driver, stage by stage, and inside one read, decide and load task.
+"""Where the time of the pipeline goes: on the driver, stage by stage, and inside one read, decide and load task.
 
-The driver's stages are timed while the road runs. The tasks are run once more in this process on blocks of the
+The driver's stages are timed while the pipeline runs. The tasks are run once more in this process on blocks of the
 same events, with a stopwatch around each step; a step's time leaves out the steps inside it.
 """
 

@@ -3,10 +3,10 @@
     python benchmarks/window_keys.py [--keys 1000000 --keys 100000000] [--events 6000000]
 
 The index is generated: random keys in segments as large and as many as epochs of the usual size and the product's own
-merging leave behind, spread over the window. Then a topic goes the road on top of it. The cost of a row is the time
-between the registrations of epochs, loads beside them, over the events in them; the first epoch is left out, for in it
-every worker reads its segments whole once to compare them with their checksums. An index that would leave less than
-15 GB of the disk is left out and named.
+merging leave behind, spread over the window. Then a topic goes through the pipeline on top of it. The cost of a row is
+the time between the registrations of epochs, loads beside them, over the events in them; the first epoch is left out,
+for in it every worker reads its segments whole once to compare them with their checksums. An index that would leave
+less than 15 GB of the disk is left out and named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from figures import OUT, Figure, figure, say, show_and_save
 from index_layout import WINDOW_SECONDS, grow
-from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
+from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_bench_pipeline
 from memory import WorkerMemory
 from oncehouse.config.pipeline import Epoch, Pipeline
 from oncehouse.ledger.catalog.epochs import list_epochs
@@ -76,25 +76,25 @@ def plan_index(keys: int, *, epoch_keys: int, buckets: int, cores: int, now: flo
     return segments
 
 
-def draw_keys(segment: Segment, buckets: int, chance: np.random.Generator) -> Keys:
+def draw_keys(segment: Segment, buckets: int, rng: np.random.Generator) -> Keys:
     """Random keys of the segment's buckets, sorted: gaps between neighbours that add up to the whole range."""
     width = (1 << 64) // buckets
-    gaps = chance.standard_exponential(segment.keys + 1)
+    gaps = rng.standard_exponential(segment.keys + 1)
     places = np.cumsum(gaps)
     span = (segment.bucket_to - segment.bucket_from + 1) * width
     high = (places[:-1] / places[-1] * float(span * (1 - 1e-9))).astype(np.uint64)
     return Keys(
         hi=high + np.uint64(segment.bucket_from * width),
-        lo=chance.integers(0, 1 << 64, segment.keys, np.uint64),
-        payload=chance.integers(0, 1 << 64, segment.keys, np.uint64),
+        lo=rng.integers(0, 1 << 64, segment.keys, np.uint64),
+        payload=rng.integers(0, 1 << 64, segment.keys, np.uint64),
     )
 
 
 def write_index(pipeline: Pipeline, plan: Sequence[Segment]) -> None:
-    store, chance = FileStore(pipeline.ledger.files), np.random.default_rng(3)
+    store, rng = FileStore(pipeline.ledger.files), np.random.default_rng(3)
     made = []
     for segment in plan:
-        keys = draw_keys(segment, pipeline.identity.buckets, chance)
+        keys = draw_keys(segment, pipeline.identity.buckets, rng)
         path = f"{pipeline.pipeline}/index/{segment.segment}.segment.arrow"
         file = store.put(path, lambda target, keys=keys: write_keys(target, keys))
         made.append(replace(segment, file=file))
@@ -126,9 +126,9 @@ def run_on(place: Place, spark: SparkSession, topic: Topic, keys: int) -> Cost:
     )
     place.say(f"generating {keys:,} keys in {len(plan)} segments")
     write_index(pipeline, plan)
-    place.say(f"the road on top of them, load average {os.getloadavg()[0]:.1f}")
+    place.say(f"the pipeline on top of them, load average {os.getloadavg()[0]:.1f}")
     with WorkerMemory() as memory:
-        run_road(place, spark, topic, pipeline)
+        run_bench_pipeline(place, spark, topic, pipeline)
     catalog = open_catalog(pipeline)
     seconds_a_row, first_epoch_seconds = cost_of(list_epochs(catalog)[::-1])
     catalog.close()
@@ -160,21 +160,21 @@ def lay_out(costs: Sequence[Cost]) -> Iterator[str]:
         )
 
 
-def spell(keys: int) -> str:
+def format_keys(keys: int) -> str:
     return f"{keys // 1_000_000_000}b" if keys >= 1_000_000_000 else f"{keys // 1_000_000}m"
 
 
-def tell(costs: Sequence[Cost]) -> list[Figure]:
+def make_figures(costs: Sequence[Cost]) -> list[Figure]:
     figures = []
     for cost in costs:
-        name = f"window_{spell(cost.keys)}"
+        name = f"window_{format_keys(cost.keys)}"
         figures += [
             figure(f"{name}_us_per_row", cost.seconds_a_row * 1e6, "us"),
             figure(f"{name}_first_epoch_s", cost.first_epoch_seconds, "s"),
             figure(f"{name}_worker_mib", cost.worker_own_mib, "MiB"),
             figure(f"{name}_worker_mapped_mib", cost.worker_mapped_mib, "MiB"),
         ]
-    by_keys = {spell(cost.keys): cost.seconds_a_row for cost in costs}
+    by_keys = {format_keys(cost.keys): cost.seconds_a_row for cost in costs}
     figures += [
         figure(f"cost_{many}_over_1m", by_keys[many] / by_keys["1m"], "1")
         for many in ("10m", "100m", "1b")
@@ -207,17 +207,19 @@ def measure(keys: Sequence[int] = KEYS, events: int = EVENTS) -> list[Figure]:
             say(f"the disk is too small for {', '.join(f'{one:,}' for one in left_out)} keys")
         warm, topic = fill_topic(place, "warm", WARM_UP_EVENTS), fill_topic(place, "bench", events)
         spark = at_end.enter_context(open_spark(make_pipeline(place, warm)))
-        run_road(place, spark, warm)
+        run_bench_pipeline(place, spark, warm)
         costs = [run_on(place, spark, topic, one) for one in chosen]
     print("\n".join(lay_out(costs)))
     draw(costs)
-    return [*tell(costs), figure("window_load_average", os.getloadavg()[0], "1")]
+    return [*make_figures(costs), figure("window_load_average", os.getloadavg()[0], "1")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--keys", type=int, action="append", help="how many; may be repeated")
-    parser.add_argument("--events", type=int, default=EVENTS, help="events that go the road on top of them")
+    parser.add_argument(
+        "--events", type=int, default=EVENTS, help="events that go through the pipeline on top of them"
+    )
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
     asked = parser.parse_args()
     found = measure(asked.keys or KEYS, asked.events)

@@ -158,7 +158,7 @@ def play(stage: Stage, *, changes: int, seed: int, stay: bool = False) -> int:
     with start(stage, stage.shop.sync) as sync:
         traffic = (*stage.shop.traffic, "--changes", str(changes), "--seed", str(seed))
         stage.say(show(traffic))
-        run_to_end(stage, traffic, tell=lambda line: stage.say(f"  {line}"))
+        run_to_end(stage, traffic, say_line=lambda line: stage.say(f"  {line}"))
         await_rest(stage, sync)
         wrong = show_dashboard(stage)
         if stay:
@@ -198,14 +198,14 @@ def wait_for_interrupt(stage: Stage, sync: subprocess.Popen[str]) -> None:
             raise PermanentError(f"The sync ended. Its last words:\n{last_words(stage.log)}")
 
 
-def run_to_end(stage: Stage, words: Words, tell: Say | None = None) -> str:
+def run_to_end(stage: Stage, words: Words, say_line: Say | None = None) -> str:
     """What the command printed; each line is told at once, if somebody wants to hear."""
     heard = []
     with start(stage, words, stdout=subprocess.PIPE) as process:
         for line in process.stdout or ():
             heard.append(line)
-            if tell is not None:
-                tell(line.rstrip())
+            if say_line is not None:
+                say_line(line.rstrip())
         if process.wait() != 0:
             raise PermanentError(
                 f"`{show(words)}` ended with exit {process.returncode}:\n{last_words(stage.log)}"

@@ -28,8 +28,8 @@ from chaos_report import ChaosReport
 from clickhouse_users import add_users
 from fresh_databases import fresh_clickhouse, fresh_postgres
 from oncehouse.common import redaction
-from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.kafka import Kafka
+from oncehouse.devstack.clickhouse import ClickHouseServer
+from oncehouse.devstack.kafka import KafkaServer
 from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
@@ -147,7 +147,7 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
         return
     _stop_what_dead_sessions_left()
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
-    add_users(folder / ClickHouse.name)
+    add_users(folder / ClickHouseServer.name)
     stack = Stack(folder=folder)
     pytestconfig.stash[_STACK] = stack
     try:
@@ -182,26 +182,26 @@ def _restart_what_an_earlier_test_ended(pytestconfig: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka(stack: Stack) -> Kafka:
+def kafka(stack: Stack) -> KafkaServer:
     stack.up(["kafka"])
     return stack.kafka
 
 
 @pytest.fixture(scope="session")
-def brokers(stack: Stack) -> Kafka:
+def brokers(stack: Stack) -> KafkaServer:
     """Three brokers that are one cluster."""
     stack.up(["brokers"])
     return stack.brokers
 
 
 @pytest.fixture(scope="session")
-def clickhouse(stack: Stack) -> ClickHouse:
+def clickhouse(stack: Stack) -> ClickHouseServer:
     stack.up(["clickhouse"])
     return stack.clickhouse
 
 
 @pytest.fixture(scope="session")
-def second_clickhouse() -> Iterator[ClickHouse]:
+def second_clickhouse() -> Iterator[ClickHouseServer]:
     """Another server, that knows nothing of the first."""
     stack = Stack(folder=Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-")))
     try:
@@ -213,7 +213,7 @@ def second_clickhouse() -> Iterator[ClickHouse]:
 
 @pytest.fixture
 def replicas(
-    clickhouse: ClickHouse, second_clickhouse: ClickHouse, database: str
+    clickhouse: ClickHouseServer, second_clickhouse: ClickHouseServer, database: str
 ) -> Iterator[ReplicaStandIn]:
     """A stand-in for replicated tables in the test's database, which both servers have."""
     ports = (clickhouse.place.ports["http"], second_clickhouse.place.ports["http"])
@@ -241,7 +241,7 @@ def zookeeper(stack: Stack) -> ZooKeeper:
 
 
 @pytest.fixture(scope="session")
-def connect(stack: Stack, kafka: Kafka, postgres: Postgres) -> Connect:
+def connect(stack: Stack, kafka: KafkaServer, postgres: Postgres) -> Connect:
     """Kafka Connect with Debezium; what a test puts there, it deletes."""
     del kafka, postgres
     stack.up(["connect"])
@@ -262,7 +262,7 @@ def spark_cluster(stack: Stack) -> SparkMaster:
 
 
 @pytest.fixture(scope="session")
-def kafka_admin(kafka: Kafka) -> AdminClient:
+def kafka_admin(kafka: KafkaServer) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
 
 
@@ -288,7 +288,7 @@ def topic(kafka_admin: AdminClient) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def produce(kafka: Kafka) -> Callable[..., None]:
+def produce(kafka: KafkaServer) -> Callable[..., None]:
     """`produce(topic, [b"…", None], partition=0)` sends in order and returns once the broker has all."""
 
     def send(topic: str, values: Sequence[bytes | None], *, partition: int = 0) -> None:
@@ -307,7 +307,7 @@ def produce(kafka: Kafka) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def clickhouse_client(clickhouse: ClickHouse) -> Iterator[Client]:
+def clickhouse_client(clickhouse: ClickHouseServer) -> Iterator[Client]:
     port = clickhouse.place.ports["http"]
     client = clickhouse_connect.get_client(host="127.0.0.1", port=port, autogenerate_session_id=False)
     yield client

@@ -29,8 +29,8 @@ VULNERABLE, UNJUSTIFIED, NOT_AUDITED = 1, 2, 3
 def main() -> int:
     MATERIALS.parent.mkdir(exist_ok=True)
     write_materials()
-    unjustified = judge_source()
-    vulnerable, unknown = judge_packages()
+    unjustified = check_source()
+    vulnerable, unknown = check_packages()
     if vulnerable:
         return VULNERABLE
     if unjustified:
@@ -48,7 +48,7 @@ def write_materials() -> None:
     print(f"sbom: {MATERIALS.relative_to(ROOT)} lists {len(listed)} packages")
 
 
-def judge_source() -> int:
+def check_source() -> int:
     done = run(
         ["bandit", "--quiet", "--recursive", "src", "--configfile", "pyproject.toml", "--format", "json"]
     )
@@ -81,7 +81,7 @@ def is_justified(finding: Mapping[str, Any]) -> bool:
     )
 
 
-def judge_packages() -> tuple[int, int]:
+def check_packages() -> tuple[int, int]:
     """How many packages are known to be vulnerable, and of how many nothing is known."""
     found: dict[str, Mapping[str, Any]] = {}
     for service in SERVICES:
@@ -90,7 +90,7 @@ def judge_packages() -> tuple[int, int]:
                 found[package["name"]] = package
         if found and not any("skip_reason" in package for package in found.values()):
             break
-    return tell_packages(list(found.values()))
+    return print_packages(list(found.values()))
 
 
 def ask(service: str) -> Sequence[Mapping[str, Any]]:
@@ -106,7 +106,7 @@ def ask(service: str) -> Sequence[Mapping[str, Any]]:
     return packages
 
 
-def tell_packages(packages: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def print_packages(packages: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     vulnerable = [package for package in packages if package.get("vulns")]
     unknown = [package["name"] for package in packages if "skip_reason" in package]
     for package in vulnerable:

@@ -217,7 +217,7 @@ def write_dashboard() -> str:
         top += height * -(-len(row) * width // 24)
     for number, made in enumerate(panels, start=1):
         made["id"] = number
-    return json.dumps({**_FRAME, "panels": panels}, indent=2) + "\n"
+    return json.dumps({**_DASHBOARD, "panels": panels}, indent=2) + "\n"
 
 
 def _place(made: dict[str, Any], left: int, top: int, width: int, height: int) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-_FRAME = {
+_DASHBOARD = {
     "title": "oncehouse",
     "uid": "oncehouse",
     "tags": ["oncehouse", "clickhouse", "kafka"],

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oncehouse.errors import OncehouseError
-from soak_bounds import judge
+from soak_bounds import evaluate
 from soak_cast import Cast
 from soak_conduct import Asked, Conductor
 from soak_report import Story, draw, lines, write_json
@@ -56,7 +56,7 @@ def run_soak(asked: Asked, outputs: Outputs) -> Story:
             # What was seen until then is worth looking at all the more.
             story.problems.append(str(error))
         if story.phases is not None:
-            story.judgements = judge(conductor.watch.samples, BOUNDS, story.phases)
+            story.judgements = evaluate(conductor.watch.samples, BOUNDS, story.phases)
             story.problems += [problem for one in story.judgements for problem in one.problems]
         draw(story, conductor.watch.samples, outputs.plots)
         write_json(story, outputs.json)

@@ -76,7 +76,7 @@ class Growth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class Evaluation:
     """One kind, one measure."""
 
     kind: str
@@ -101,7 +101,9 @@ class Judgement:
         return tuple(found)
 
 
-def judge(samples: Iterable[Sample], bounds: Mapping[str, Bound], phases: Phases) -> tuple[Judgement, ...]:
+def evaluate(
+    samples: Iterable[Sample], bounds: Mapping[str, Bound], phases: Phases
+) -> tuple[Evaluation, ...]:
     """Memory and open files of every kind that was seen; a kind without a stated bound is a mistake."""
     by_kind: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -117,7 +119,7 @@ def judge(samples: Iterable[Sample], bounds: Mapping[str, Bound], phases: Phases
             ("files", files, bound.files, Allowed(bound.growth, SLACK_FILES)),
         ):
             found.append(
-                Judgement(
+                Evaluation(
                     kind=kind,
                     measure=measure,
                     processes=processes,

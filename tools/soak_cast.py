@@ -32,7 +32,7 @@ STAGES = {"ingest": "driver", "load": "loader", "retention": "retention"}
 
 _CORES_OF_A_WORKER = 3
 _DAEMON_MEMORY = "256m"
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 # A stage that ended by itself, because a server was away at its start, say, is not started in a hot loop.
 _PAUSE_SECONDS = 1.0
 _END_SECONDS = 120.0
@@ -83,7 +83,7 @@ class Supervised:
     def pid(self) -> int | None:
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
-    def look(self) -> None:
+    def restart_ended(self) -> None:
         """Reap what has ended, note why, and start it again."""
         if self.process is None or self.process.poll() is None or not self.restarts:
             return
@@ -265,9 +265,9 @@ class Cast:
         self.supervised[name] = one
 
     def _supervise(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._over.wait(_POLL_SECONDS):
             for one in list(self.supervised.values()):
-                one.look()
+                one.restart_ended()
 
 
 def oncehouse(*words: str) -> list[str]:

@@ -23,7 +23,7 @@ from soak_bounds import Phases
 from soak_cast import STAGES, Cast
 from soak_kills import DRIVER, SHARES, DriverState, Kill, Plan, Schedule
 from soak_observe import Observer
-from soak_oracle import Produced, compare, judge_ledger
+from soak_oracle import Produced, compare, evaluate_ledger
 from soak_report import KillNote, Story
 from soak_stage import set_stage
 from soak_traffic import PARTITIONS, TOPIC, Producing
@@ -31,7 +31,7 @@ from soak_watch import Watch
 
 _TICK_SECONDS = 0.25
 _SAMPLE_SECONDS = 2.0
-_TELL_SECONDS = 5.0
+_PRINT_SECONDS = 5.0
 _FIRST_ROWS_SECONDS = 300.0
 _BACK_SECONDS = 600.0
 _DRAIN_SECONDS = 900.0
@@ -96,10 +96,10 @@ class Conductor:
             kills_from=begun, kills_until=killed_until, calm_from=calm_from, calm_until=self._now
         )
         self._story.events_per_second = (self._observer.seen.settled - settled) / (self._now - begun)
-        self._judge_load(begun)
+        self._check_load(begun)
         self._drain()
         self._stop_stages()
-        self._judge_end()
+        self._check_end()
 
     @property
     def _now(self) -> float:
@@ -193,14 +193,14 @@ class Conductor:
         now = self._now
         if now - self._sampled_at >= _SAMPLE_SECONDS:
             self._sampled_at = now
-            self.watch.look()
+            self.watch.sample()
             self._story.load_averages.append(os.getloadavg()[0])
             self._story.backlog.append((now, self._producing.kept - self._observer.seen.settled))
-        if now - self._told_at >= _TELL_SECONDS:
+        if now - self._told_at >= _PRINT_SECONDS:
             self._told_at = now
-            self._tell()
+            self._print_progress()
 
-    def _tell(self) -> None:
+    def _print_progress(self) -> None:
         seen, latest = self._observer.seen, self.watch.latest
         kills = " ".join(f"{kind} {count}" for kind, count in self._story.kills_by_kind.items()) or "none"
         megabytes = sum(one.megabytes for found in latest.values() for one in found)
@@ -210,7 +210,7 @@ class Conductor:
             f"| kills: {kills} | {megabytes:,.0f} MB, {files:,} files"
         )
 
-    def _judge_load(self, begun: float) -> None:
+    def _check_load(self, begun: float) -> None:
         """At full load there is always something left to read."""
         backlog = [count for at, count in self._story.backlog if at >= begun]
         dry = sum(count < _DRY_RECORDS for count in backlog)
@@ -250,7 +250,7 @@ class Conductor:
             f"{one.kind} ended by itself with exit {one.code}: {one.last_line}" for one in lasting
         ]
 
-    def _judge_end(self) -> None:
+    def _check_end(self) -> None:
         story, cast = self._story, self._cast
         self._say("comparing what arrived with what was sent")
         story.sizes = self._observer.sizes
@@ -263,7 +263,7 @@ class Conductor:
         client = connect(ClickHouse(url=cast.stack.clickhouse.url))
         story.delivered = compare(client, story.produced.unique)
         story.problems += story.delivered.problems
-        story.problems += judge_ledger(self._observer.catalog, story.produced)
+        story.problems += evaluate_ledger(self._observer.catalog, story.produced)
         self._say("oncehouse verify --files")
         code, said = cast.run_to_end("verify", "--files", str(self._files["ingest"]))
         story.verified = code == 0

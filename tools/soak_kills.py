@@ -49,14 +49,14 @@ class Kill:
     """Of a driver or loader: the whole, or only its Python or its Java process."""
 
 
-def make_deck(kills: int, chance: random.Random) -> tuple[str, ...]:
+def make_deck(kills: int, rng: random.Random) -> tuple[str, ...]:
     """`kills` kinds in random order, by their shares, each at least once where there is room."""
     counts = {kind: min(1, kills // len(SHARES)) for kind in SHARES}
     while sum(counts.values()) < kills:
         behind = max(SHARES, key=lambda kind: SHARES[kind] * kills - counts[kind])
         counts[behind] += 1
     deck = [kind for kind, count in counts.items() for _ in range(count)]
-    chance.shuffle(deck)
+    rng.shuffle(deck)
     return tuple(deck)
 
 
@@ -65,8 +65,8 @@ class Schedule:
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self.plan = plan
-        self._chance = random.Random(seed)
-        self._deck = list(make_deck(plan.kills, self._chance))
+        self._rng = random.Random(seed)
+        self._deck = list(make_deck(plan.kills, self._rng))
         self._driver_left = plan.driver_kills
         self._next_at = self._gap(plan.kills)
         self._next_driver_at = 0.0
@@ -109,15 +109,15 @@ class Schedule:
             self._deck.insert(0, kill.kind)
 
     def _kill(self, kind: str) -> Kill:
-        return Kill(kind=kind, part=self._chance.choice(_PARTS) if kind in _HAS_PARTS else "whole")
+        return Kill(kind=kind, part=self._rng.choice(_PARTS) if kind in _HAS_PARTS else "whole")
 
     def choose(self, candidates: Sequence[int]) -> int:
         """One of several processes of a kind."""
-        return self._chance.choice(sorted(candidates))
+        return self._rng.choice(sorted(candidates))
 
     def down_seconds(self) -> float:
         """How long a server stays away after its kill."""
-        return self._chance.uniform(0.0, 4.0)
+        return self._rng.uniform(0.0, 4.0)
 
     def _driver_is_due(self, now: float, present: Collection[str], driver: DriverState) -> bool:
         if not self._driver_left or DRIVER not in present or driver.epochs < 1:
@@ -125,12 +125,12 @@ class Schedule:
             return False
         if self._ripe_at is None:
             # At any point of the epochs that follow, not always just after a registration.
-            self._ripe_at = now + self._chance.uniform(0.0, _LONGEST_AFTER_EPOCH_SECONDS)
+            self._ripe_at = now + self._rng.uniform(0.0, _LONGEST_AFTER_EPOCH_SECONDS)
         return now >= max(self._ripe_at, self._next_driver_at)
 
     def _gap(self, kills: int) -> float:
         mean = _HASTE * self.plan.seconds / max(1, kills)
-        return self._chance.uniform(0.3, 1.7) * mean
+        return self._rng.uniform(0.3, 1.7) * mean
 
 
 def _first_present(deck: Sequence[str], present: Collection[str]) -> str | None:

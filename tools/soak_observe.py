@@ -25,7 +25,7 @@ from soak_oracle import TABLE
 from soak_report import LedgerSize
 from soak_traffic import Cleaning
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _SIZE_SECONDS = 20.0
 _CLEAN_SECONDS = 20.0
 _RECENT_EPOCHS = 200
@@ -67,13 +67,13 @@ class Observer:
         self.catalog.close()
 
     def _work(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(_POLL_SECONDS):
             try:
-                self._look()
+                self._poll()
             except (OncehouseError, OSError):
                 continue  # away for a moment: it was killed, most likely by us
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if not self.catalog.exists():
             return
         rows = self._count_rows()

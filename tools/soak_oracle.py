@@ -135,7 +135,7 @@ def _compare_view(client: Client, sums: np.ndarray) -> int:
     return sum(found.get(name) != wanted.get(name) for name in found.keys() | wanted.keys())
 
 
-def judge_ledger(catalog: Catalog, produced: Produced) -> tuple[str, ...]:
+def evaluate_ledger(catalog: Catalog, produced: Produced) -> tuple[str, ...]:
     """Produced = delivered + duplicates + dead letters, and nothing is stuck on its way."""
     counts = epochs.total_counts(catalog)
     wanted = Counts(

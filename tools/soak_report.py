@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_bounds import Judgement, Phases, Sample
+from soak_bounds import Evaluation, Phases, Sample
 from soak_cast import Ended
 from soak_oracle import Delivered, Produced
 
@@ -50,7 +50,7 @@ class Story:
     backlog: list[tuple[float, int]] = field(default_factory=list)
     produced: Produced | None = None
     delivered: Delivered | None = None
-    judgements: tuple[Judgement, ...] = ()
+    judgements: tuple[Evaluation, ...] = ()
     verified: bool = False
     minutes: float = 0.0
     events_per_second: float = 0.0
@@ -106,7 +106,7 @@ def lines(story: Story) -> list[str]:
     ]
 
 
-def _table_of_kinds(judgements: Sequence[Judgement]) -> list[str]:
+def _table_of_kinds(judgements: Sequence[Evaluation]) -> list[str]:
     headings = ("most", "bound", "middle", "last", "calm middle", "calm last")
     table = [f"{'kind':<16}{'measure':<11}{'lives':>6}" + "".join(f"{name:>13}" for name in headings)]
     for one in judgements:

@@ -81,7 +81,7 @@ class Producing:
 
     def __init__(self, servers: str, *, seed: int, backlog: int, settled: Callable[[], int]) -> None:
         self._producer = open_producer(servers)
-        self._chance = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._backlog = backlog
         self._settled = settled
         self._stop = threading.Event()
@@ -127,7 +127,7 @@ class Producing:
         if self._blocks % _RESENT_EVERY == 0:
             serials = self._old_block
         else:
-            serials = draw_serials(self._chance, _BLOCK_EVENTS, sent_before=self.unique)
+            serials = draw_serials(self._rng, _BLOCK_EVENTS, sent_before=self.unique)
         if self._blocks % _RESENT_EVERY == 1:
             self._old_block = serials
         poison = broken_messages(self.broken + _POISON_A_BLOCK)[self.broken :]

@@ -51,7 +51,7 @@ class Watch:
         self.samples: list[Sample] = []
         self.latest: dict[str, list[Sample]] = {}
 
-    def look(self) -> None:
+    def sample(self) -> None:
         latest: dict[str, list[Sample]] = {}
         now = time.time()
         seconds = time.monotonic() - self._started

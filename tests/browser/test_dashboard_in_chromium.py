@@ -100,7 +100,7 @@ def test_a_parked_batch_is_tried_again_by_keyboard_alone(open_page, address, sys
         with system.catalog() as catalog:
             assert find_batch(catalog, system.parked).status is BatchStatus.RETRY
     finally:
-        system.park_again()
+        system.repark()
 
 
 def tab_to(page, text: str) -> None:

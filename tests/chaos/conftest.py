@@ -12,7 +12,7 @@ import pytest
 
 from cdc_fixtures import cdc, make_cdc
 from live_pipeline_fixtures import cluster_pipeline, live_pipeline, make_pipeline, spark
-from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.clickhouse import ClickHouseServer
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.subprocesses import descendants, signal_tree
 from secure_fixtures import authority, secure_kafka
@@ -32,7 +32,7 @@ _DAEMON = b"-m\0oncehouse.pipeline.spark.worker_daemon\0"
 
 
 @pytest.fixture
-def proxy(clickhouse: ClickHouse) -> Iterator[FaultProxy]:
+def proxy(clickhouse: ClickHouseServer) -> Iterator[FaultProxy]:
     """Between the pipeline and its ClickHouse once `live_pipeline.document["clickhouse"]["url"]` is the proxy's."""
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         yield proxy

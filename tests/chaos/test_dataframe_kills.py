@@ -63,7 +63,7 @@ def test_a_stream_killed_at_random_moments_ends_exact(frame_pipeline, tmp_path, 
         kill_soon(live_pipeline, command, QUERY, chance)
     with Sink.open(live_pipeline.pipeline, spark=live_pipeline.spark, wait=True) as sink:
         run_job(live_pipeline.spark, sink, checkpoint, settled_batches(live_pipeline, QUERY) + 3)
-    live_pipeline.assert_frames(settled_batches(live_pipeline, QUERY) * ROWS_A_BATCH)
+    live_pipeline.assert_dataframe_rows(settled_batches(live_pipeline, QUERY) * ROWS_A_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_stream_killed_at_any_step_ends_exact(frame_pipeline, tmp_path, point)
     live_pipeline.crash_job(point, tmp_path / "checkpoint", 6)
     with Sink.open(live_pipeline.pipeline, spark=live_pipeline.spark, wait=True) as sink:
         run_job(live_pipeline.spark, sink, str(tmp_path / "checkpoint"), 4)
-    live_pipeline.assert_frames(settled_batches(live_pipeline, QUERY) * ROWS_A_BATCH)
+    live_pipeline.assert_dataframe_rows(settled_batches(live_pipeline, QUERY) * ROWS_A_BATCH)
 
 
 @pytest.mark.timeout(900)

@@ -202,7 +202,7 @@ def test_a_run_over_tls_under_strange_names_leaves_no_secret_and_nothing_for_oth
     for path in files:
         content = path.read_bytes()
         assert not [secret for secret in SECRETS if secret.encode() in content], path
-    judge_ledger(run.folder / "ledger")
+    evaluate_ledger(run.folder / "ledger")
 
 
 def create_table(run: SecureRun) -> None:
@@ -211,7 +211,7 @@ def create_table(run: SecureRun) -> None:
     oracle.create_tables()
 
 
-def judge_ledger(ledger: Path) -> None:
+def evaluate_ledger(ledger: Path) -> None:
     everything = list(ledger.rglob("*"))
     assert {path.suffix for path in everything} >= {".db", ".parquet", ".arrow", ".log"}
     for path in everything:

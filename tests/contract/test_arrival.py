@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ledger_examples import make_letters, make_part, make_registration, take_lease
+from ledger_examples import make_dead_letters, make_part, make_registration, take_lease
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
 from oncehouse.ledger.stats.table_progress import read_arrival
@@ -12,7 +12,7 @@ from oncehouse.pipeline.stages.source_progress import SourceSnapshot, SourceSnap
 
 
 def waiting(name: str, *, epoch: int) -> DeadLetterFile:
-    return replace(make_letters(name, epoch=epoch), kind=LetterKind.WAITING)
+    return replace(make_dead_letters(name, epoch=epoch), kind=LetterKind.WAITING)
 
 
 def test_records_that_were_tried_and_wait_on_are_as_old_as_those_that_were_not(catalog):

@@ -4,7 +4,7 @@ from ledger_examples import (
     TABLE,
     TOPIC,
     make_batch,
-    make_letters,
+    make_dead_letters,
     make_registration,
     make_segment,
     register_epochs,
@@ -25,7 +25,7 @@ def fill(catalog) -> str:
         token,
         make_registration(
             counts=Counts(read=12, new=10, duplicate=1, dead_letter=1),
-            dead_letter_files=(make_letters("letters"),),
+            dead_letter_files=(make_dead_letters("letters"),),
             duplicate_files=(DuplicateFile(rows=1, file=make_segment("duplicates").file),),
             segments=(make_segment("segment"),),
         ),

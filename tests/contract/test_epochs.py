@@ -10,7 +10,7 @@ from ledger_examples import (
     TOPIC,
     TOPIC_ID,
     make_batch,
-    make_letters,
+    make_dead_letters,
     make_part,
     make_registration,
     make_segment,
@@ -60,7 +60,7 @@ def test_a_registered_epoch_can_be_read_back_whole(catalog):
         counts=Counts(read=10, new=6, duplicate=2, dead_letter=1, skipped=1, conflicts=1),
         parts=(make_part("part-1", rows=8, live_rows=6),),
         duplicate_files=(duplicates,),
-        dead_letter_files=(make_letters("letters-1"),),
+        dead_letter_files=(make_dead_letters("letters-1"),),
         segments=(make_segment("segment-1"),),
     )
     register(catalog, token, asked)
@@ -208,9 +208,13 @@ def test_a_request_is_performed_once(catalog):
 
 def test_dead_letters_are_tried_again_once(catalog):
     token = take_lease(catalog)
-    register(catalog, token, make_registration(dead_letter_files=(make_letters("l1"), make_letters("l2"))))
+    register(
+        catalog,
+        token,
+        make_registration(dead_letter_files=(make_dead_letters("l1"), make_dead_letters("l2"))),
+    )
     again = make_registration(
-        2, 0, 1, kind=EpochKind.REPLAY, ranges=(), dead_letter_files=(make_letters("l3", epoch=2),)
+        2, 0, 1, kind=EpochKind.REPLAY, ranges=(), dead_letter_files=(make_dead_letters("l3", epoch=2),)
     )
     register(catalog, token, replace(again, tried_dead_letter_files=("l1",)))
     assert [letters.dead_letter_file for letters in list_dead_letter_files(catalog)] == ["l2", "l3"]

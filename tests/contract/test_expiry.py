@@ -9,8 +9,8 @@ from ledger_examples import (
     TABLE,
     TOPIC,
     make_batch,
+    make_dead_letters,
     make_file,
-    make_letters,
     make_part,
     make_registration,
     make_segment,
@@ -133,7 +133,7 @@ def test_what_is_inside_the_window_is_never_dropped(catalog, tokens):
 
 def test_letters_that_nobody_tried_again_stay_for_ever(catalog, tokens):
     ingest, token = tokens[Stage.INGEST], tokens[Stage.RETENTION]
-    letters = (make_letters("tried", epoch=4), make_letters("open", epoch=4))
+    letters = (make_dead_letters("tried", epoch=4), make_dead_letters("open", epoch=4))
     register(catalog, ingest, replace(make_epoch(4), dead_letter_files=letters))
     again = make_registration(5, 0, 1, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("tried",))
     register(catalog, ingest, again)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from ledger_examples import IDENTITY, make_letters, make_registration, take_lease
+from ledger_examples import IDENTITY, make_dead_letters, make_registration, take_lease
 from oncehouse.ledger.catalog import dead_letters, epochs
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
@@ -35,7 +35,7 @@ def make_files(epochs_of_files: list[int]) -> list[DeadLetterFile]:
     """Files with one, two or three reasons in turn; the same counts come again."""
     return [
         replace(
-            make_letters(f"{epoch:03d}-{number}", epoch=epoch),
+            make_dead_letters(f"{epoch:03d}-{number}", epoch=epoch),
             reasons={
                 REASONS[(number + more) % len(REASONS)]: number % 3 + 1 for more in range(number % 3 + 1)
             },
@@ -54,7 +54,7 @@ def add_up(files: list[DeadLetterFile]) -> dict[str, int]:
 
 def test_letters_are_counted_as_file_by_file_without_those_tried_or_of_another_kind(catalog, catalog_url):
     files = make_files([1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5])
-    waiting = replace(make_letters("w", epoch=2), reasons={"schema-7": 5}, kind=LetterKind.WAITING)
+    waiting = replace(make_dead_letters("w", epoch=2), reasons={"schema-7": 5}, kind=LetterKind.WAITING)
     enter(catalog, [*files, waiting], tried=(files[0].dead_letter_file, files[7].dead_letter_file))
     other = Catalog(catalog_url, "other", retry_seconds=())
     other.adopt(IDENTITY)
@@ -133,7 +133,7 @@ def test_open_letters_are_found_by_the_index(tmp_path):
         lambda _connection, _cursor, statement, values, *_more: asked.append((statement, values)),
     )
     dead_letters.count_reasons(catalog, kind=LetterKind.WAITING)
-    list(dead_letters.walk_newest_files(catalog, start=make_letters("a", epoch=3)))
+    list(dead_letters.walk_newest_files(catalog, start=make_dead_letters("a", epoch=3)))
     statements = [found for found in asked if "oncehouse_dead_letter_files" in found[0]]
     assert len(statements) == 2
     with catalog.engine.connect() as connection:

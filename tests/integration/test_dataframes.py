@@ -107,7 +107,7 @@ def test_a_stream_run_again_after_a_crash_settles_each_batch_once(frame_pipeline
         assert "batch 1 of query orders-join is settled already" in told[0]
         with pytest.raises(Exception, match="counted by Spark's query"):
             run_job(live_pipeline.spark, sink, str(tmp_path / "another"), 1)
-    live_pipeline.assert_frames(len(list_settled(live_pipeline.catalog)[QUERY]) * ROWS_A_BATCH)
+    live_pipeline.assert_dataframe_rows(len(list_settled(live_pipeline.catalog)[QUERY]) * ROWS_A_BATCH)
     counts = live_pipeline.counts(EpochKind.FRAME)
     assert counts.read == 2 * counts.new == 2 * counts.duplicate
 

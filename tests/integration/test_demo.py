@@ -25,7 +25,7 @@ from oncehouse.devstack.demo.events import (
     make_messages,
     plan_traffic,
 )
-from oncehouse.devstack.demo.results import Comparison, Result, compare
+from oncehouse.devstack.demo.results import Comparison, DemoResult, compare
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 pytestmark = pytest.mark.servers
@@ -125,7 +125,7 @@ def environment_with_temporary(folder: Path) -> dict[str, str]:
 def test_the_demo_ends_well_only_when_all_went_as_promised(monkeypatch, capsys, spoilt, code):
     table = {name: spoilt[name] for name in ("lost", "doubled", "foreign") if name in spoilt}
     result = replace(
-        Result(
+        DemoResult(
             produced=1037,
             unique=900,
             duplicates=100,

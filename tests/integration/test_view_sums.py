@@ -41,7 +41,7 @@ def test_a_repeat_that_the_view_drops_as_well_leaves_the_same_sums(client, sums)
     for batch in (*BATCHES, *BATCHES):
         insert(client, batch)
     assert client.query("SELECT count() FROM events") == [(6,)]
-    assert client.query(sums.differing) == []
+    assert client.query(sums.mismatch_query) == []
 
 
 def test_a_batch_that_the_view_took_twice_is_told(client, sums):
@@ -49,14 +49,14 @@ def test_a_batch_that_the_view_took_twice_is_told(client, sums):
     for batch in (*BATCHES, BATCHES[1]):
         insert(client, batch)
     assert client.query("SELECT count() FROM events") == [(6,)]
-    assert client.query(sums.differing) == [(BATCHES[1], 3, 6)]
+    assert client.query(sums.mismatch_query) == [(BATCHES[1], 3, 6)]
 
 
 def test_a_batch_that_never_reached_the_view_is_told(client, sums):
     insert(client, BATCHES[0])
     client.command(sums.create())
     insert(client, BATCHES[1])
-    assert client.query(sums.differing) == [(BATCHES[0], 3, 0)]
+    assert client.query(sums.mismatch_query) == [(BATCHES[0], 3, 0)]
 
 
 def test_a_batch_that_somebody_deleted_from_the_table_is_not_asked_for(client, sums):
@@ -64,4 +64,4 @@ def test_a_batch_that_somebody_deleted_from_the_table_is_not_asked_for(client, s
     for batch in BATCHES:
         insert(client, batch)
     client.command(f"DELETE FROM events WHERE _batch_id = '{BATCHES[0]}'")
-    assert client.query(sums.differing) == []
+    assert client.query(sums.mismatch_query) == []

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker_cluster import BrokerCluster
-from oncehouse.devstack.kafka import CLUSTER, Kafka
+from oncehouse.devstack.kafka import CLUSTER, KafkaServer
 from oncehouse.devstack.stack import Stack
 
 
 @pytest.fixture
-def kafka(brokers: Kafka) -> Kafka:
+def kafka(brokers: KafkaServer) -> KafkaServer:
     return brokers
 
 
 @pytest.fixture
-def cluster(stack: Stack, brokers: Kafka) -> Iterator[BrokerCluster]:
+def cluster(stack: Stack, brokers: KafkaServer) -> Iterator[BrokerCluster]:
     del brokers
     cluster = BrokerCluster(stack)
     yield cluster

@@ -103,14 +103,14 @@ class ChaosReport:
         self._folder.mkdir(exist_ok=True)
         table = json.dumps([asdict(one) for one in results], indent=2)
         (self._folder / "chaos.json").write_text(f"{table}\n")
-        (self._folder / "chaos.md").write_text("".join(f"{line}\n" for line in spell_markdown(results)))
+        (self._folder / "chaos.md").write_text("".join(f"{line}\n" for line in format_markdown(results)))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         results = self._shown()
         if not results or terminalreporter.config.option.collectonly:
             return
         Console(file=terminalreporter._tw._file, width=_WIDTH).print(make_table(results))
-        terminalreporter.write_line(spell_sum(results))
+        terminalreporter.write_line(format_sum(results))
         for message in self._missing():
             terminalreporter.write_line(message, red=True)
 
@@ -154,7 +154,7 @@ def make_table(results: Iterable[Result]) -> Table:
     return table
 
 
-def spell_sum(results: Sequence[Result]) -> str:
+def format_sum(results: Sequence[Result]) -> str:
     held = sum(result.held is True for result in results)
     caught = sum(result.defect_caught is True for result in results)
     seconds = sum(result.seconds for result in results)
@@ -164,7 +164,7 @@ def spell_sum(results: Sequence[Result]) -> str:
     )
 
 
-def spell_markdown(results: Sequence[Result]) -> list[str]:
+def format_markdown(results: Sequence[Result]) -> list[str]:
     """The same table for the documentation."""
     head = "| fault | scenario | held | defect caught | seed | seconds |"
     lines = [head, "|---|---|---|---|---|---|"]
@@ -174,7 +174,7 @@ def spell_markdown(results: Sequence[Result]) -> list[str]:
         seed = "" if result.seed is None else str(result.seed)
         cells = (fault, result.scenario, *result.words, seed, f"{result.seconds:.1f}")
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", f"{spell_sum(results)}."]
+    return [*lines, "", f"{format_sum(results)}."]
 
 
 def _reason(report: pytest.TestReport) -> str:

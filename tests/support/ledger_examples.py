@@ -56,7 +56,7 @@ def make_part(name: str, *, epoch: int = 1, table: str = TABLE, rows: int = 10, 
     )
 
 
-def put_letters(
+def put_dead_letters(
     store: FileStore,
     name: str,
     rows: Sequence[tuple[int, str, bytes | None]],
@@ -99,7 +99,7 @@ def make_segment(name: str) -> Segment:
     )
 
 
-def make_letters(name: str, *, epoch: int = 1, rows: int = 1) -> DeadLetterFile:
+def make_dead_letters(name: str, *, epoch: int = 1, rows: int = 1) -> DeadLetterFile:
     return DeadLetterFile(
         dead_letter_file=name,
         epoch=epoch,

@@ -373,7 +373,7 @@ class LivePipeline:
         assert len(rows) == len(found), f"{len(rows) - len(found)} rows are doubled"
         assert found == dict(expected), "a later payload took the place of the first"
 
-    def assert_frames(self, rows: int) -> None:
+    def assert_dataframe_rows(self, rows: int) -> None:
         """ClickHouse has the numbers from 0 on that `dataframe_job.py` makes, each once."""
         found = self.client.query(
             f"SELECT count(), uniqExact(product_id), min(product_id), max(product_id) FROM {self.table}"
@@ -390,7 +390,7 @@ class LivePipeline:
         self.assert_settled()
 
     def assert_view(self) -> None:
-        odd = self.client.query(self._view_sums.differing).result_rows
+        odd = self.client.query(self._view_sums.mismatch_query).result_rows
         assert not odd, f"the view sums up {len(odd)} batches otherwise than the table has them: {odd[:3]}"
 
     def assert_swept(self) -> None:

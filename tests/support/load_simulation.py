@@ -89,7 +89,7 @@ class LoadSimulation:
             else:
                 self.pace = pace_module.add_arrivals(self.pace, 0, now)
             if batch and ends_at and now >= ends_at:
-                self._hear(batch, answer, ends_at - self.starts[-1], parts_here)
+                self._record_answer(batch, answer, ends_at - self.starts[-1], parts_here)
                 ends_at = 0.0
                 if answer is InsertAnswer.TAKEN:
                     rows = sum(part.live_rows for part in batch)
@@ -137,7 +137,9 @@ class LoadSimulation:
             return InsertAnswer.TOO_LARGE, 1.0
         return InsertAnswer.TAKEN, server.seconds_an_insert + server.seconds_a_row * rows
 
-    def _hear(self, batch: Sequence[Part], answer: InsertAnswer, seconds: float, parts_here: float) -> None:
+    def _record_answer(
+        self, batch: Sequence[Part], answer: InsertAnswer, seconds: float, parts_here: float
+    ) -> None:
         seen = EndedInsert(
             answer=answer,
             rows=sum(part.live_rows for part in batch),

@@ -21,7 +21,7 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 
 from inbox_examples import message
-from ledger_examples import IDENTITY, make_batch, make_file, put_letters
+from ledger_examples import IDENTITY, make_batch, make_file, put_dead_letters
 from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.etl.state import transitions as etl_offsets
 from oncehouse.etl.state.position import Position
@@ -212,7 +212,7 @@ class MonitoredSystem:
     """A batch that ClickHouse has refused."""
     loaded: str
 
-    def park_again(self) -> None:
+    def repark(self) -> None:
         """As if ClickHouse had refused the batch once more."""
         with self.catalog() as catalog, catalog.engine.begin() as connection:
             _set(
@@ -286,7 +286,7 @@ def _open(folder: Path, name: str) -> Catalog:
 
 def fill_orders(folder: Path, *, epochs: int = EPOCHS) -> tuple[str, str]:
     """An hour of epochs, most of their batches loaded; one batch parked, one to be tried again, rows that wait."""
-    catalog, store, chance = (
+    catalog, store, rng = (
         _open(folder, "orders"),
         FileStore(str(folder / "orders" / "files")),
         random.Random(7),
@@ -295,9 +295,11 @@ def fill_orders(folder: Path, *, epochs: int = EPOCHS) -> tuple[str, str]:
         token = acquire(catalog, Stage.INGEST, holder="warehouse-1 pid 4711 (x)", lease_seconds=600).token
         load = acquire(catalog, Stage.LOAD, holder="warehouse-2 pid 12 (y)", lease_seconds=600).token
         acquire(catalog, Stage.RETENTION, holder="warehouse-2 pid 12 (y)", lease_seconds=0)
-        add_history(catalog, chance)
+        add_history(catalog, rng)
         for epoch in range(HISTORY + 1, HISTORY + epochs + 1):
-            register(catalog, token, _registration(epoch, chance, _letters(store, epoch - HISTORY)))
+            register(
+                catalog, token, _registration(epoch, rng, _make_dead_letter_files(store, epoch - HISTORY))
+            )
         _fill_requests(catalog, token)
         ids = _fill_batches(catalog, load)
         _spread_times(catalog, epochs)
@@ -306,13 +308,13 @@ def fill_orders(folder: Path, *, epochs: int = EPOCHS) -> tuple[str, str]:
         catalog.close()
 
 
-def add_history(catalog: Catalog, chance: random.Random) -> None:
+def add_history(catalog: Catalog, rng: random.Random) -> None:
     """Most of an hour, of which only sums are looked at: epochs every five seconds, batches every ten."""
     now = time.time()
     first, rows, loads = now - HISTORY * 5 - EPOCHS * 5, [], []
     for epoch in range(1, HISTORY + 1):
         at = first + epoch * 5
-        read = 4_000 + round(2_600 * math.sin(epoch / 70) + chance.gauss(0, 350))
+        read = 4_000 + round(2_600 * math.sin(epoch / 70) + rng.gauss(0, 350))
         rows.append(
             {
                 "pipeline": catalog.pipeline,
@@ -356,10 +358,10 @@ def _loaded_batch(catalog: Catalog, batch_id: str, at: float, rows: int, sequenc
     }
 
 
-def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFile, ...]) -> Registration:
-    read = 5_600 + chance.randrange(900)
-    duplicate, dead = read // 11, sum(file.rows for file in letters if file.kind is LetterKind.DEAD)
-    waiting = sum(file.rows for file in letters if file.kind is LetterKind.WAITING)
+def _registration(epoch: int, rng: random.Random, dead_letters: tuple[DeadLetterFile, ...]) -> Registration:
+    read = 5_600 + rng.randrange(900)
+    duplicate, dead = read // 11, sum(file.rows for file in dead_letters if file.kind is LetterKind.DEAD)
+    waiting = sum(file.rows for file in dead_letters if file.kind is LetterKind.WAITING)
     counts = Counts(
         read=read,
         new=read - duplicate - dead - waiting - 5,
@@ -408,7 +410,7 @@ def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFi
                 file=replace(make_file(f"parts/{epoch}"), size_bytes=counts.new * 60),
             ),
         ),
-        dead_letter_files=letters,
+        dead_letter_files=dead_letters,
         segments=(
             Segment(
                 segment=f"segment-{epoch}",
@@ -423,14 +425,14 @@ def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFi
     )
 
 
-def _letters(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
+def _make_dead_letter_files(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
     told: dict[str, Any] = {
         "epoch": epoch + HISTORY,
         "at": datetime(2026, 5, 1, 10, tzinfo=UTC),
         "why": "column 7: <i>unexpected</i> character",
     }
     if epoch == 3:
-        waiting = put_letters(store, "waiting", [(40_000, "v9", b"{}")], **told)
+        waiting = put_dead_letters(store, "waiting", [(40_000, "v9", b"{}")], **told)
         return (replace(waiting, kind=LetterKind.WAITING),)
     if epoch % 5:
         return ()
@@ -444,7 +446,7 @@ def _letters(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
             b'{"order_id": "twelve", "price": "3.50", "created_at": "2026-05-01T10:00:00Z"}',
         ),
     ]
-    return (put_letters(store, f"letters-{epoch}", rows, **told),)
+    return (put_dead_letters(store, f"letters-{epoch}", rows, **told),)
 
 
 def _fill_requests(catalog: Catalog, token: int) -> None:

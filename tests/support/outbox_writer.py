@@ -36,24 +36,24 @@ def make_message(topic: str, writer: int, key: int, number: int) -> OutboxMessag
 
 
 def run(url: str, topic: str, rows: int, writer: int, seed: int) -> dict[str, list[object]]:
-    chance = random.Random(seed + writer)
+    rng = random.Random(seed + writer)
     outbox, engine = Outbox(), create_engine(url)
     committed: list[tuple[str, int, int]] = []
     rolled_back: list[str] = []
     while len(committed) < rows:
         # In one order for all writers, so that they never wait for each other in a circle.
-        keys = sorted(chance.sample(range(KEYS), chance.randint(1, 3)))
+        keys = sorted(rng.sample(range(KEYS), rng.randint(1, 3)))
         with engine.connect() as connection, connection.begin() as transaction:
             written: list[tuple[str, int, int]] = []
             for key in keys:
-                taken = chance.randint(1, MOST_OF_A_KEY)
+                taken = rng.randint(1, MOST_OF_A_KEY)
                 number = connection.execute(TAKE, {"key": key, "taken": taken}).scalar_one()
                 messages = [make_message(topic, writer, key, number + more) for more in range(taken)]
                 ids = outbox.add_many(connection, messages)
                 written += [(str(one), key, number + more) for more, one in enumerate(ids)]
-            if chance.random() < SLOW_SHARE:
-                time.sleep(chance.random() * 0.3)
-            if chance.random() < ROLLED_BACK_SHARE:
+            if rng.random() < SLOW_SHARE:
+                time.sleep(rng.random() * 0.3)
+            if rng.random() < ROLLED_BACK_SHARE:
                 transaction.rollback()
                 rolled_back += [one for one, _, _ in written]
             else:

@@ -9,7 +9,7 @@ from typing import Self
 
 from oncehouse.devstack.subprocesses import descendants, python_workers
 
-_LOOK_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.1
 
 
 def peak_bytes(pid: int | str) -> int:
@@ -28,7 +28,7 @@ class Peaks:
         self.driver = self.java = self.worker = 0
         self._pid = driver
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -40,8 +40,8 @@ class Peaks:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+    def _sample(self) -> None:
+        while not self._over.wait(_SAMPLE_SECONDS):
             self.driver = max(self.driver, peak_bytes(self._pid))
             self.java = max(
                 [self.java, *(peak_bytes(pid) for pid in descendants(self._pid) if _is_java(pid))]

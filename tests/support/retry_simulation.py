@@ -260,10 +260,10 @@ def settle_early(policy: RetryTopics) -> RetryTopics:
     """A seeded defect: a key is let go as soon as its message is read again."""
     find_blocked = policy.find_blocked
 
-    def look(messages: Sequence[Message]) -> list[int]:
+    def find_and_commit(messages: Sequence[Message]) -> list[int]:
         found = find_blocked(messages)
         policy.committed(messages)
         return found
 
-    policy.find_blocked = look  # type: ignore[method-assign]
+    policy.find_blocked = find_and_commit  # type: ignore[method-assign]
     return policy

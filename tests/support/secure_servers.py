@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from oncehouse.devstack.kafka import Kafka
-from oncehouse.devstack.server_base import LOCALHOST, Place
+from oncehouse.devstack.kafka import KafkaServer
+from oncehouse.devstack.server_base import LOCALHOST, ServerPlace
 
 USER = "alice"
 PLAIN_PASSWORD = 'c4nary-plain-"\\quoted'
@@ -89,7 +89,7 @@ class Authority:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureKafka(Kafka):
+class SecureKafka(KafkaServer):
     """The dev stack's broker with two listeners more: TLS with client certificates, and SASL over TLS."""
 
     authority: Authority
@@ -144,7 +144,7 @@ def run_secure_kafka(folder: Path, authority: Authority) -> Iterator[SecureKafka
     keys = folder / "broker-keys.pem"
     keys.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
     ports = dict(zip(("broker", "controller", "tls", "sasl"), free_ports(4), strict=True))
-    kafka = SecureKafka(place=Place(folder=folder, ports=ports), authority=authority, keys=keys)
+    kafka = SecureKafka(place=ServerPlace(folder=folder, ports=ports), authority=authority, keys=keys)
     kafka.prepare()
     launch = kafka.launch()
     for path, text in launch.files.items():

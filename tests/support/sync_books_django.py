@@ -103,13 +103,13 @@ class DjangoBooks:
     def before_lines_move(self, act: Callable[[], None]) -> Iterator[None]:
         done: list[str] = []
 
-        def look(run: Any, sql: str, *others: Any) -> Any:
+        def watch_statement(run: Any, sql: str, *others: Any) -> Any:
             if 'UPDATE "sync_shop_line"' in sql and not done:
                 done.append(sql)
                 act()
             return run(sql, *others)
 
-        with connections[self._shop.alias].execute_wrapper(look):
+        with connections[self._shop.alias].execute_wrapper(watch_statement):
             yield
         assert done
 

@@ -141,14 +141,14 @@ class SqlAlchemyBooks:
     def before_lines_move(self, act: Callable[[], None]) -> Iterator[None]:
         done: list[str] = []
 
-        def look(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+        def watch_statement(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
             if statement.startswith("UPDATE lines") and not done:
                 done.append(statement)
                 act()
 
-        event.listen(self.engine, "before_cursor_execute", look)
+        event.listen(self.engine, "before_cursor_execute", watch_statement)
         yield
-        event.remove(self.engine, "before_cursor_execute", look)
+        event.remove(self.engine, "before_cursor_execute", watch_statement)
         assert done
 
     def assert_equal(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 from xml.sax.saxutils import escape
 
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace
 from oncehouse.errors import ConfigurationError
 
 _SERVER = Path(__file__).resolve().with_name("clickhouse_server.py")
@@ -51,8 +51,8 @@ _KEEPER = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClickHouse:
-    place: Place
+class ClickHouseServer:
+    place: ServerPlace
 
     name: ClassVar[str] = "clickhouse"
     port_names: ClassVar[tuple[str, ...]] = ("http", "tcp")

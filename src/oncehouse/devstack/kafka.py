@@ -18,13 +18,13 @@ from typing import ClassVar
 
 from oncehouse.devstack.jars import kafka_broker_jars
 from oncehouse.devstack.java import LOG4J_PROPERTIES, LOGGING_JARS, find_java, spark_jars
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 from oncehouse.errors import PermanentError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kafka:
-    place: Place
+class KafkaServer:
+    place: ServerPlace
 
     name: ClassVar[str] = "kafka"
     port_names: ClassVar[tuple[str, ...]] = ("broker", "controller")
@@ -131,7 +131,7 @@ class Kafka:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterBroker(Kafka):
+class ClusterBroker(KafkaServer):
     """One of three brokers that are a cluster."""
 
     node: ClassVar[int]

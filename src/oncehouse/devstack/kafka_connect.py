@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from oncehouse.devstack.jars import connect_jars, debezium_jars
 from oncehouse.devstack.java import LOG4J_PROPERTIES, LOGGING_JARS, find_java, spark_jars
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 from oncehouse.errors import ConfigurationError
 
 _PROVIDERS = "org.apache.kafka.common.config.provider"
@@ -25,7 +25,7 @@ _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 @dataclass(frozen=True, kw_only=True)
 class Connect:
-    place: Place
+    place: ServerPlace
 
     name: ClassVar[str] = "connect"
     port_names: ClassVar[tuple[str, ...]] = ("rest",)

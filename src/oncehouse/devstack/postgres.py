@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 from oncehouse.errors import ConfigurationError, PermanentError
 
 _SETTINGS = {"wal_level": "logical", "unix_socket_directories": "", "listen_addresses": LOCALHOST}
@@ -24,7 +24,7 @@ _SETTINGS = {"wal_level": "logical", "unix_socket_directories": "", "listen_addr
 
 @dataclass(frozen=True, kw_only=True)
 class Postgres:
-    place: Place
+    place: ServerPlace
 
     name: ClassVar[str] = "postgres"
     port_names: ClassVar[tuple[str, ...]] = ("postgres",)

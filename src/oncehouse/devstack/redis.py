@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 from oncehouse.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Redis:
-    place: Place
+    place: ServerPlace
 
     name: ClassVar[str] = "redis"
     port_names: ClassVar[tuple[str, ...]] = ("redis",)

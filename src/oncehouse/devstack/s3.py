@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 
 BUCKET = "ledger"
 _KEY = "dev"
@@ -16,7 +16,7 @@ _KEY = "dev"
 
 @dataclass(frozen=True, kw_only=True)
 class S3:
-    place: Place
+    place: ServerPlace
 
     name: ClassVar[str] = "s3"
     port_names: ClassVar[tuple[str, ...]] = ("api",)

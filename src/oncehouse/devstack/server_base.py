@@ -13,7 +13,7 @@ LOCALHOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ServerPlace:
     """Where a part lives: its own folder, its ports, and the ports of the other parts of the stack."""
 
     folder: Path
@@ -31,14 +31,14 @@ class Launch:
     left_by_dead: tuple[Path, ...] = ()
 
 
-class Part(Protocol):
+class ServerPart(Protocol):
     name: ClassVar[str]
     port_names: ClassVar[tuple[str, ...]]
     stop_signal: ClassVar[signal.Signals]
     ready_within_seconds: ClassVar[float]
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> ServerPlace: ...
 
     @property
     def address(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from oncehouse.devstack.java import LOG4J_PROPERTIES, find_java, spark_jars, spark_jars_folder
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 from oncehouse.errors import ConfigurationError
 
 CLUSTER = ("spark-master", "spark-worker-1", "spark-worker-2")
@@ -21,7 +21,7 @@ WORKER_CORES = 2
 WORKER_MEMORY = "1g"
 
 
-def _launch(place: Place, what: str, *arguments: str) -> Launch:
+def _launch(place: ServerPlace, what: str, *arguments: str) -> Launch:
     logging = place.folder / "log4j2.properties"
     java = (find_java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{spark_jars_folder()}/*")
     scala = spark_jars("spark-core_*.jar")[0].name.split("_")[1].split("-")[0]
@@ -44,7 +44,7 @@ def _launch(place: Place, what: str, *arguments: str) -> Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkMaster:
-    place: Place
+    place: ServerPlace
 
     name: ClassVar[str] = "spark-master"
     port_names: ClassVar[tuple[str, ...]] = ("master", "web")
@@ -77,7 +77,7 @@ class SparkMaster:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkWorker:
-    place: Place
+    place: ServerPlace
 
     host: ClassVar[str]
     name: ClassVar[str]
@@ -111,7 +111,9 @@ class SparkWorker:
             raise ConfigurationError(
                 "A Spark worker needs its master. Start both: oncehouse dev up --with spark"
             )
-        return SparkMaster(place=Place(folder=self.place.folder.parent / SparkMaster.name, ports=master))
+        return SparkMaster(
+            place=ServerPlace(folder=self.place.folder.parent / SparkMaster.name, ports=master)
+        )
 
 
 class FirstSparkWorker(SparkWorker):

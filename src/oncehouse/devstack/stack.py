@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.clickhouse import ClickHouseServer
 from oncehouse.devstack.jars import connect_jars, debezium_jars, kafka_broker_jars, keep_quiet
 from oncehouse.devstack.kafka import CLUSTER as BROKERS
-from oncehouse.devstack.kafka import FirstBroker, Kafka, SecondBroker, ThirdBroker
+from oncehouse.devstack.kafka import FirstBroker, KafkaServer, SecondBroker, ThirdBroker
 from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.process import ServerProcess, end, is_alive, launch_detached, read_process
 from oncehouse.devstack.redis import Redis
 from oncehouse.devstack.s3 import S3
-from oncehouse.devstack.server_base import Part, Place
+from oncehouse.devstack.server_base import ServerPart, ServerPlace
 from oncehouse.devstack.spark import CLUSTER, FirstSparkWorker, SecondSparkWorker, SparkMaster, SparkWorker
 from oncehouse.devstack.state import add_ports, exclusive, is_free, load_ports, save_ports, write_private
 from oncehouse.devstack.zookeeper import ZooKeeper
@@ -34,13 +34,15 @@ DEFAULT_FOLDER = Path(".oncehouse/dev")
 DEFAULT_PARTS = ("kafka", "clickhouse")
 EXTRA_PARTS = ("postgres", "redis", "zookeeper", "connect", "s3", "spark", "brokers")
 
-_Parts = ZooKeeper | Kafka | ClickHouse | Postgres | Redis | Connect | S3 | SparkMaster | SparkWorker
+_Parts = (
+    ZooKeeper | KafkaServer | ClickHouseServer | Postgres | Redis | Connect | S3 | SparkMaster | SparkWorker
+)
 
 # In the order in which they start: ClickHouse looks for ZooKeeper, Connect for Kafka, a worker for its master.
 _PARTS: dict[str, type[_Parts]] = {
     part.name: part
     for part in (
-        *(ZooKeeper, Kafka, ClickHouse, Postgres, Redis, Connect, S3),
+        *(ZooKeeper, KafkaServer, ClickHouseServer, Postgres, Redis, Connect, S3),
         *(SparkMaster, FirstSparkWorker, SecondSparkWorker),
         *(FirstBroker, SecondBroker, ThirdBroker),
     )
@@ -80,7 +82,7 @@ def status(folder: Path = DEFAULT_FOLDER) -> list[PartStatus]:
     return Stack(folder=folder.expanduser().resolve()).status()
 
 
-def in_starting_order(names: Iterable[str]) -> list[str]:
+def sort_by_start(names: Iterable[str]) -> list[str]:
     wanted = {part for name in names for part in _GROUPS.get(name, (name,))}
     unknown = sorted(wanted - set(_PARTS))
     if unknown:
@@ -98,12 +100,12 @@ class Stack:
     folder: Path
 
     @property
-    def kafka(self) -> Kafka:
-        return Kafka(place=self._place("kafka"))
+    def kafka(self) -> KafkaServer:
+        return KafkaServer(place=self._place("kafka"))
 
     @property
-    def clickhouse(self) -> ClickHouse:
-        return ClickHouse(place=self._place("clickhouse"))
+    def clickhouse(self) -> ClickHouseServer:
+        return ClickHouseServer(place=self._place("clickhouse"))
 
     @property
     def postgres(self) -> Postgres:
@@ -135,13 +137,13 @@ class Stack:
         return SparkMaster(place=self._place("spark-master"))
 
     def up(self, parts: Iterable[str] = DEFAULT_PARTS, say: Callable[[str], None] = keep_quiet) -> None:
-        wanted = in_starting_order(parts)
+        wanted = sort_by_start(parts)
         with exclusive(self.folder) as lock:
             ports = load_ports(self.folder)
             for name in wanted:
                 ports = add_ports(ports, part=name, names=_PARTS[name].port_names)
             save_ports(self.folder, ports)
-            if {Kafka.name, *BROKERS} & set(wanted):
+            if {KafkaServer.name, *BROKERS} & set(wanted):
                 kafka_broker_jars(say)  # takes a minute the first time, so somebody should hear of it
             if Connect.name in wanted:
                 connect_jars(say)
@@ -175,7 +177,7 @@ class Stack:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def status(self) -> list[PartStatus]:
-        return [self._look_at(name) for name in in_starting_order(load_ports(self.folder))]
+        return [self._read_status(name) for name in sort_by_start(load_ports(self.folder))]
 
     def process(self, name: str) -> ServerProcess | None:
         """The live process of a part, if it has one."""
@@ -214,7 +216,7 @@ class Stack:
             file.unlink(missing_ok=True)
         for file, text in launch.files.items():
             write_private(file, text)
-        self._demand_free_ports(part)
+        self._require_free_ports(part)
         for folder in (self.log(name).parent, self._pid_file(name).parent):
             folder.mkdir(exist_ok=True, mode=0o700)
         launch_detached(
@@ -245,7 +247,7 @@ class Stack:
         end(read_process(self._pid_file(name)), how=how, patience_seconds=_STOP_PATIENCE_SECONDS)
         self._pid_file(name).unlink(missing_ok=True)
 
-    def _demand_free_ports(self, part: Part) -> None:
+    def _require_free_ports(self, part: ServerPart) -> None:
         for number in part.place.ports.values():
             if not is_free(number):
                 raise ConfigurationError(
@@ -253,7 +255,7 @@ class Stack:
                     f'program, or remove "{part.name}" from state.json there to get new ports.'
                 )
 
-    def _look_at(self, name: str) -> PartStatus:
+    def _read_status(self, name: str) -> PartStatus:
         part, process = self._part(name), self.process(name)
         return PartStatus(
             part=name,
@@ -264,17 +266,17 @@ class Stack:
             log=self.log(name),
         )
 
-    def _part(self, name: str) -> Part:
-        in_starting_order([name])
+    def _part(self, name: str) -> ServerPart:
+        sort_by_start([name])
         return _PARTS[name](place=self._place(name))
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> ServerPlace:
         ports = load_ports(self.folder)
         if name not in ports:
             raise ConfigurationError(
                 f"{name} is no part of the stack in {self.folder}. Add it: oncehouse dev up --with {name}"
             )
-        return Place(folder=self.folder / name, ports=ports[name], neighbours=ports)
+        return ServerPlace(folder=self.folder / name, ports=ports[name], neighbours=ports)
 
     def _pid_file(self, name: str) -> Path:
         return self.folder / "run" / f"{name}.pid"

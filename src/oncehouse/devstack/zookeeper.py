@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from oncehouse.devstack.java import LOG4J_PROPERTIES, find_java, spark_jars_folder
-from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, ServerPlace, answers
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZooKeeper:
-    place: Place
+    place: ServerPlace
 
     name: ClassVar[str] = "zookeeper"
     port_names: ClassVar[tuple[str, ...]] = ("client",)

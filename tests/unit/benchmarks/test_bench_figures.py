@@ -26,7 +26,7 @@ figure, read = figures.figure, figures.read
     ],
 )
 def test_a_change_is_told_as_a_person_would(before: float | None, now: float, told: str) -> None:
-    assert figures.tell_change(before, now) == told
+    assert figures.format_change(before, now) == told
 
 
 def test_every_figure_stands_beside_its_change() -> None:
@@ -60,7 +60,9 @@ def test_runs_are_compared_with_the_last_one_of_their_length(
 def test_a_run_of_all_parts_leaves_nothing_of_an_older_one(tmp_path: Path) -> None:
     last = figures.last_run("full", tmp_path / "bench.json")
     figures.write([figure("old", 1, "1"), figure("speed", 1, "1")], last)
-    figures.show_and_save([figure("speed", 2, "1")], out=tmp_path / "bench.json", length="full", anew=True)
+    figures.show_and_save(
+        [figure("speed", 2, "1")], out=tmp_path / "bench.json", length="full", replace_all=True
+    )
     assert _values(read(last)) == {"speed": 2}
     assert all(one["commit"] for one in read(last))
 

@@ -19,7 +19,7 @@ def test_a_figure_that_was_printed_stands_beside_what_is_asked_of_it() -> None:
 
 def test_a_figure_says_whether_what_is_asked_was_reached() -> None:
     values = {"ratio_to_plain_consumer": 1.196, "ratio_to_spark_state": 4.0, "latency_p95_s_at_10k": 3.0}
-    lines = [line for line in page.tell_asked(values) if line.startswith("| `")]
+    lines = [line for line in page.format_targets(values) if line.startswith("| `")]
     assert [line.split(" | ")[-1] for line in lines] == ["yes |", "**no** |", "**no** |"]
     assert "| 1.196 |" in lines[1]
 
@@ -43,7 +43,7 @@ def test_a_peer_is_shown_with_what_a_kill_cost_it() -> None:
         "plain_tuned_lost_by_kill": 0,
         "plain_tuned_doubled_by_kill": 41_000,
     }
-    lines = list(page.tell_peers(values))
+    lines = list(page.format_peers(values))
     assert lines[2] == "| oncehouse | 200,000 | exact | 0 | 0 |"
     assert lines[3].endswith("| 250,000 | none | 0 | 41,000 |")
 
@@ -54,7 +54,7 @@ def test_kinds_of_events_make_a_line_a_format_and_size() -> None:
         for format_, speed in (("json", 1000.0), ("avro", 2000.0))
         for share in (0, 50)
     }
-    assert list(page.tell_kinds(values))[2:] == [
+    assert list(page.format_throughput(values))[2:] == [
         "| json | 200 bytes | 1,000 | 1,000 |",
         "| avro | 200 bytes | 2,000 | 2,000 |",
         "",

@@ -60,20 +60,20 @@ def test_throughput_is_measured_for_every_kind() -> None:
 
 def test_protobuf_is_compared_with_json_of_the_same_kind() -> None:
     found = {Kind(): (TOPIC, 10.0), Kind(format="protobuf"): (TOPIC, 5.0), Kind(large=True): (TOPIC, 50.0)}
-    assert {"name": "protobuf_over_json", "value": 2.0, "unit": "1"} in throughput.tell(found)
+    assert {"name": "protobuf_over_json", "value": 2.0, "unit": "1"} in throughput.make_figures(found)
 
 
 def test_ratios_say_how_much_faster_the_pipeline_is() -> None:
     told = {
         one["name"]: one["value"]
-        for one in peers.tell([_line("oncehouse", 10), _line("plain_tuned", 12)], TOPIC)
+        for one in peers.make_figures([_line("oncehouse", 10), _line("plain_tuned", 12)], TOPIC)
     }
     assert told["ratio_to_plain_consumer"] == 1.2
     assert "ratio_to_spark_state" not in told
 
 
 def test_after_a_kill_only_what_was_not_sent_twice_is_blamed_on_it() -> None:
-    killed = peers.tell_killed(Found(rows=1050, distinct=890), TOPIC, dedups=False)
+    killed = peers.count_kill_losses(Found(rows=1050, distinct=890), TOPIC, dedups=False)
     assert killed == peers.Killed(lost=10, doubled=160, by_the_kill=60)
     line = replace(_line("arroyo", 30), dedups=False, killed=killed)
     text = peers.lay_out([_line("oncehouse", 10), line], TOPIC)[-1].split()
@@ -81,7 +81,7 @@ def test_after_a_kill_only_what_was_not_sent_twice_is_blamed_on_it() -> None:
 
 
 def _line(name: str, seconds: float) -> Any:
-    exact = peers.tell_killed(Found(rows=900, distinct=900), TOPIC, dedups=True)
+    exact = peers.count_kill_losses(Found(rows=900, distinct=900), TOPIC, dedups=True)
     return peers.Line(name=name, label=name, dedups=True, seconds=seconds, killed=exact)
 
 
@@ -129,7 +129,7 @@ def test_costs_are_compared_with_a_million_keys() -> None:
         )
         for keys, seconds in ((1_000_000, 2e-6), (100_000_000, 3e-6), (1_000_000_000, 5e-6))
     ]
-    told = {one["name"]: one["value"] for one in window_keys.tell(costs)}
+    told = {one["name"]: one["value"] for one in window_keys.make_figures(costs)}
     assert (told["cost_100m_over_1m"], told["cost_1b_over_1m"], told["window_1m_us_per_row"]) == (
         1.5,
         2.5,
@@ -178,10 +178,11 @@ def test_inserts_are_counted_in_the_fullest_second_wherever_it_begins() -> None:
 
 
 def test_parts_are_bounded_when_the_second_half_has_no_more_than_the_first() -> None:
-    looks = [
-        steady.Look(second=at, parts=parts, rows=0) for at, parts in enumerate((1.0, 9.0, 4.0, 5.0, 3.0, 2.0))
+    samples = [
+        steady.TableSample(second=at, parts=parts, rows=0)
+        for at, parts in enumerate((1.0, 9.0, 4.0, 5.0, 3.0, 2.0))
     ]
-    assert steady.split_parts(looks) == (9, 5)
+    assert steady.split_parts(samples) == (9, 5)
 
 
 def test_memory_mapped_from_files_is_told_apart() -> None:

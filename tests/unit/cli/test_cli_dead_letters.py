@@ -18,7 +18,7 @@ from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, read_rows, 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def put_letters(catalog, folder, epoch, letters):
+def put_dead_letters(catalog, folder, epoch, letters):
     """Register an epoch that read nothing but these letters: (offset, value, reason)."""
     rows = [
         {
@@ -62,8 +62,8 @@ def letters(catalog, file):
     token = take_lease(catalog)
     first = [(1, b"\xff\x1b[31m", "bad_utf8"), (2, b"{}", "missing_field")]
     second = [(3, b"no json", "not_json"), (4, None, "missing_field")]
-    register(catalog, token, put_letters(catalog, folder, 1, first))
-    register(catalog, token, put_letters(catalog, folder, 2, second))
+    register(catalog, token, put_dead_letters(catalog, folder, 1, first))
+    register(catalog, token, put_dead_letters(catalog, folder, 2, second))
 
 
 def run_json(capsys, *arguments):

@@ -12,8 +12,8 @@ from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text, load_pipeline
 from oncehouse.devstack.chaos import run_chaos
 from oncehouse.devstack.chaos.injected_defects import DEFECTS
-from oncehouse.devstack.chaos.pipeline_rewrite import Place, load_there, write_there
-from oncehouse.devstack.chaos.run_chaos import Report, Result, choose
+from oncehouse.devstack.chaos.pipeline_rewrite import RunPlace, load_there, write_there
+from oncehouse.devstack.chaos.run_chaos import ChaosReport, ScenarioResult, choose
 from oncehouse.devstack.chaos.scenario_run import NoFaultError
 from oncehouse.devstack.chaos.scenarios import SCENARIOS, Scenario
 from oncehouse.errors import ConfigurationError, TransientError
@@ -58,7 +58,7 @@ spark: {master: yarn, settings: {spark.driver.memory: 900g}}
 def place(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    return Place(
+    return RunPlace(
         folder=folder, bootstrap_servers="127.0.0.1:1", clickhouse_url="http://127.0.0.1:2", number=7
     )
 
@@ -179,8 +179,8 @@ def test_a_file_that_is_not_there_is_told(capsys, tmp_path):
     assert "no such file" in capsys.readouterr().err
 
 
-def make_result(**given) -> Result:
-    return Result(
+def make_result(**given) -> ScenarioResult:
+    return ScenarioResult(
         **{"scenario": "SIGTERM", "faults_row": 17, "held": True, "seed": 4, "seconds": 1.0} | given
     )
 
@@ -199,7 +199,7 @@ def test_the_exit_tells_whether_all_held_and_every_defect_was_caught(
 ):
     def pretend(plan, scenarios, *, with_defects, say, on_result):
         on_result(result)
-        return Report(pipeline="events", seed=4, records=9, rows=5, results=(result,))
+        return ChaosReport(pipeline="events", seed=4, records=9, rows=5, results=(result,))
 
     monkeypatch.setattr(run_chaos, "play_all", pretend)
     file = tmp_path / "pipeline.yaml"
@@ -222,14 +222,16 @@ def test_the_exit_tells_whether_all_held_and_every_defect_was_caught(
 )
 def test_a_run_that_shows_nothing_has_not_held_and_catches_no_defect(error, told):
     class Silent:
-        ground = type("Ground", (), {"proxy": type("Proxy", (), {"take_back": lambda _self: None})()})()
+        environment = type(
+            "ChaosEnvironment", (), {"proxy": type("Proxy", (), {"take_back": lambda _self: None})()}
+        )()
 
         def close(self) -> None: ...
 
     def fail(_play):
         raise error
 
-    scenario = Scenario(name="x", row=1, what="", defect="", play=fail)
+    scenario = Scenario(name="x", row=1, what="", defect="", run=fail)
     assert run_chaos._act(Silent(), scenario, reference=None) == ([told], False)
 
 
@@ -240,16 +242,16 @@ def test_a_defect_that_shows_without_any_fault_does_not_count_as_caught(monkeypa
         def __init__(self, *_given, defect="", **_which) -> None:
             self.defect = defect
 
-    def act(play, _scenario, _reference):
-        return (["3 rows lost"] if play.defect else [], True)
+    def act(run, _scenario, _reference):
+        return (["3 rows lost"] if run.defect else [], True)
 
-    monkeypatch.setattr(run_chaos, "Play", Silent)
+    monkeypatch.setattr(run_chaos, "ScenarioRun", Silent)
     monkeypatch.setattr(run_chaos, "_act", act)
-    ground = type("Ground", (), {"seed": 1})()
-    scenario = Scenario(name="x", row=1, what="", defect="token left out", play=lambda _: None)
+    environment = type("ChaosEnvironment", (), {"seed": 1})()
+    scenario = Scenario(name="x", row=1, what="", defect="token left out", run=lambda _: None)
     caught = {
         told: run_chaos._play(
-            ground, scenario, None, number=1, defects={"token left out": alone}
+            environment, scenario, None, number=1, defects={"token left out": alone}
         ).defect_caught
         for told, alone in (("only with the fault", []), ("always", ["3 rows lost"]))
     }

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.event_factory import event_maker, find_choices
-from oncehouse.devstack.chaos.generators.factory import Record
+from oncehouse.devstack.chaos.generators.factory import GeneratedRecord
 from oncehouse.devstack.chaos.generators.values import capacity, nth_value
 from oncehouse.devstack.chaos.load_plan import plan_numbers, plan_sample, plan_traffic, read_sample
 from oncehouse.devstack.chaos.run_chaos import make_plan
-from oncehouse.devstack.chaos.validate_events import demand_fit, find_poison, read_records
+from oncehouse.devstack.chaos.validate_events import find_poison, read_records, require_valid
 from oncehouse.errors import ConfigurationError
 
 PROTOS = Path(__file__).parents[2] / "protos"
@@ -110,7 +110,7 @@ def make_pipeline(fields: dict[str, str] | None, identity: dict | None = None, *
     )
 
 
-def assert_fits(pipeline: Pipeline, *, events: int = 60, unique: int | None = None) -> list[Record]:
+def assert_fits(pipeline: Pipeline, *, events: int = 60, unique: int | None = None) -> list[GeneratedRecord]:
     """The reader takes all, and finds as many ids as there are different events."""
     maker = event_maker(pipeline, wanted=events, seed=3)
     assert maker.events == (events if unique is None else unique)
@@ -251,9 +251,9 @@ def test_events_that_do_not_fit_are_refused_before_anything_starts():
     with pytest.raises(
         ConfigurationError, match="1 of 2 events would be dead letters; the first is in record 2: wrong_type"
     ):
-        demand_fit(
+        require_valid(
             make_pipeline({"id": "UInt64"}),
-            [Record(value=b'{"id":1}'), Record(value=b'{"id":"x"}')],
+            [GeneratedRecord(value=b'{"id":1}'), GeneratedRecord(value=b'{"id":"x"}')],
             made=True,
         )
 
@@ -273,7 +273,7 @@ def test_every_wave_brings_new_events_and_repeats_of_earlier_waves():
 def test_traffic_is_the_same_for_the_same_seed_and_holds_poison_in_every_wave():
     def plan(seed: int):
         def make(numbers):
-            return Record(value=f"{list(numbers)}".encode())
+            return GeneratedRecord(value=f"{list(numbers)}".encode())
 
         return plan_traffic(make, unique=100, several=2, topics=2, poison=(b"!", b"?"), seed=seed)
 
@@ -284,7 +284,7 @@ def test_traffic_is_the_same_for_the_same_seed_and_holds_poison_in_every_wave():
 
 
 def test_a_sample_keeps_its_order_in_one_place_and_is_repeated():
-    sample = [Record(value=f"{number}".encode()) for number in range(10)]
+    sample = [GeneratedRecord(value=f"{number}".encode()) for number in range(10)]
     traffic = plan_sample(sample, poison=(), seed=1, least=90)
     assert {(sent.topic, sent.partition) for wave in traffic.waves for sent in wave} == {(0, 0)}
     values = [sent.record.value for wave in traffic.waves for sent in wave]
@@ -296,8 +296,8 @@ def test_lines_of_a_sample_are_records(tmp_path):
     file = tmp_path / "sample.jsonl"
     file.write_bytes(b'{"id":1}\n\n{"id":2}\r\n')
     assert read_sample(file, make_pipeline({"id": "UInt64"}), most=9) == [
-        Record(value=b'{"id":1}'),
-        Record(value=b'{"id":2}'),
+        GeneratedRecord(value=b'{"id":1}'),
+        GeneratedRecord(value=b'{"id":2}'),
     ]
 
 
@@ -307,7 +307,7 @@ def test_a_sample_of_binary_records_is_base64(tmp_path):
     pipeline = make_pipeline({"i32": "Int32"}, {"fields": ["i32"]}, source=source)
     file = tmp_path / "sample"
     file.write_bytes(base64.b64encode(b"\x08\x01"))
-    assert read_sample(file, pipeline, most=9) == [Record(value=b"\x08\x01")]
+    assert read_sample(file, pipeline, most=9) == [GeneratedRecord(value=b"\x08\x01")]
     file.write_bytes(b"\x08\x01")
     with pytest.raises(ConfigurationError, match=r"sample:1: a line must be one record in base64"):
         read_sample(file, pipeline, most=9)
@@ -317,7 +317,9 @@ def test_a_sample_tells_keys_and_headers_where_they_matter(tmp_path):
     file = tmp_path / "sample"
     file.write_text('{"value": "{}", "key": "k", "headers": {"h": "1"}}\n')
     pipeline = make_pipeline({"id": "UInt64"}, {"headers": ["h"]})
-    assert read_sample(file, pipeline, most=9) == [Record(value=b"{}", key=b"k", headers=(("h", b"1"),))]
+    assert read_sample(file, pipeline, most=9) == [
+        GeneratedRecord(value=b"{}", key=b"k", headers=(("h", b"1"),))
+    ]
     file.write_text('{"id": 1}\n')
     with pytest.raises(ConfigurationError, match="a line must be a JSON object such as"):
         read_sample(file, pipeline, most=9)

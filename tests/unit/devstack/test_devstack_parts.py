@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from oncehouse.devstack import jars
 from oncehouse.devstack.cli import app
-from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.clickhouse import ClickHouseServer
 from oncehouse.devstack.java import find_java, parse_java_major, spark_jars_folder
 from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.devstack.redis import Redis
-from oncehouse.devstack.server_base import Place
+from oncehouse.devstack.server_base import ServerPlace
 from oncehouse.devstack.spark import FirstSparkWorker, SecondSparkWorker
-from oncehouse.devstack.stack import Stack, in_starting_order
+from oncehouse.devstack.stack import Stack, sort_by_start
 from oncehouse.devstack.state import add_ports, load_ports
 from oncehouse.errors import ConfigurationError, TransientError
 
@@ -90,7 +90,7 @@ def test_the_connector_brings_nothing_that_spark_ships_itself():
 def test_redis_comes_from_the_path_where_there_is_no_wheel_for_this_python(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    redis = Redis(place=Place(folder=tmp_path, ports={"redis": 1}))
+    redis = Redis(place=ServerPlace(folder=tmp_path, ports={"redis": 1}))
     with pytest.raises(ConfigurationError, match="apt install redis-server"):
         redis.launch()
     (tmp_path / "redis-server").touch(mode=0o755)
@@ -98,7 +98,7 @@ def test_redis_comes_from_the_path_where_there_is_no_wheel_for_this_python(monke
 
 
 def test_clickhouse_prefers_a_binary_on_the_path_to_the_wheel(monkeypatch, tmp_path):
-    part = ClickHouse(place=Place(folder=tmp_path / "ch", ports={"http": 1, "tcp": 2}))
+    part = ClickHouseServer(place=ServerPlace(folder=tmp_path / "ch", ports={"http": 1, "tcp": 2}))
     assert "clickhouse_server.py" in " ".join(part.launch().command)
 
     binary = write_program(tmp_path / "bin" / "clickhouse", "exit 0")
@@ -109,8 +109,8 @@ def test_clickhouse_prefers_a_binary_on_the_path_to_the_wheel(monkeypatch, tmp_p
 
 
 def test_clickhouse_settings_are_sound_whatever_the_folder_is_called(tmp_path):
-    place = Place(folder=tmp_path / "a & <b>", ports={"http": 1, "tcp": 2})
-    (settings,) = ClickHouse(place=place).launch().files.values()
+    place = ServerPlace(folder=tmp_path / "a & <b>", ports={"http": 1, "tcp": 2})
+    (settings,) = ClickHouseServer(place=place).launch().files.values()
     parsed = ET.fromstring(settings)
     assert parsed.findtext("path") == f"{tmp_path}/a & <b>/data/"
     assert parsed.findtext("listen_host") == "127.0.0.1"
@@ -118,7 +118,9 @@ def test_clickhouse_settings_are_sound_whatever_the_folder_is_called(tmp_path):
 
 
 def test_connect_is_told_of_the_stacks_own_kafka_and_of_nothing_beyond_its_secrets(tmp_path):
-    place = Place(folder=tmp_path, ports={"rest": 1}, neighbours={"kafka": {"broker": 7, "controller": 8}})
+    place = ServerPlace(
+        folder=tmp_path, ports={"rest": 1}, neighbours={"kafka": {"broker": 7, "controller": 8}}
+    )
     part = Connect(place=place)
     part.prepare()
     part.prepare()
@@ -134,7 +136,7 @@ def test_connect_is_told_of_the_stacks_own_kafka_and_of_nothing_beyond_its_secre
 
 def test_connect_without_kafka_says_what_to_start(tmp_path):
     with pytest.raises(ConfigurationError, match="oncehouse dev up --with connect"):
-        Connect(place=Place(folder=tmp_path, ports={"rest": 1})).launch()
+        Connect(place=ServerPlace(folder=tmp_path, ports={"rest": 1})).launch()
 
 
 def test_ports_once_chosen_stay_and_never_meet():
@@ -152,9 +154,9 @@ def test_a_state_file_that_is_none_is_named(tmp_path):
 
 
 def test_parts_start_in_an_order_and_unknown_ones_are_refused():
-    assert in_starting_order(["clickhouse", "kafka", "zookeeper"]) == ["zookeeper", "kafka", "clickhouse"]
+    assert sort_by_start(["clickhouse", "kafka", "zookeeper"]) == ["zookeeper", "kafka", "clickhouse"]
     with pytest.raises(ConfigurationError, match="no part called mysql"):
-        in_starting_order(["kafka", "mysql"])
+        sort_by_start(["kafka", "mysql"])
 
 
 def test_a_part_that_was_never_brought_up_says_how_to_add_it(tmp_path):
@@ -205,14 +207,14 @@ def test_pinned_requirements_hold_hashes_and_no_addresses():
 
 
 def test_the_spark_cluster_is_three_parts_under_one_name_and_starts_with_its_master():
-    assert in_starting_order(["spark", "s3"]) == ["s3", "spark-master", "spark-worker-1", "spark-worker-2"]
+    assert sort_by_start(["spark", "s3"]) == ["s3", "spark-master", "spark-worker-1", "spark-worker-2"]
 
 
 def test_the_workers_are_machines_of_their_own_below_one_master(tmp_path):
     ports = {"spark-master": {"master": 1, "web": 2}}
     launches = []
     for number, part in enumerate((FirstSparkWorker, SecondSparkWorker)):
-        place = Place(
+        place = ServerPlace(
             folder=tmp_path / part.name, ports={"worker": 10 + number, "web": 20 + number}, neighbours=ports
         )
         launches.append(part(place=place).launch())
@@ -224,4 +226,4 @@ def test_the_workers_are_machines_of_their_own_below_one_master(tmp_path):
 
 def test_a_spark_worker_without_its_master_says_what_to_start(tmp_path):
     with pytest.raises(ConfigurationError, match="oncehouse dev up --with spark"):
-        FirstSparkWorker(place=Place(folder=tmp_path, ports={"worker": 1, "web": 2})).launch()
+        FirstSparkWorker(place=ServerPlace(folder=tmp_path, ports={"worker": 1, "web": 2})).launch()

@@ -13,11 +13,11 @@ from ledger_examples import (
     TABLE,
     TOPIC,
     make_batch,
-    make_letters,
+    make_dead_letters,
     make_part,
     make_registration,
     make_segment,
-    put_letters,
+    put_dead_letters,
     register_epochs,
     take_lease,
 )
@@ -69,7 +69,7 @@ def test_the_overview_adds_up_epochs_by_kind(catalog):
     counts = Counts(read=10, new=6, duplicate=3, dead_letter=1, conflicts=2)
     parts = (make_part("part-1", rows=9, live_rows=6),)
     dead_letters, segments = (
-        (make_letters("l1"), make_letters("l2", rows=4)),
+        (make_dead_letters("l1"), make_dead_letters("l2", rows=4)),
         (make_segment("a"), make_segment("b")),
     )
     register(
@@ -168,8 +168,8 @@ def test_an_unknown_batch_is_refused_by_name(catalog):
 
 def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog, store):
     token = take_lease(catalog)
-    old = put_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x" * 5000)])
-    new = put_letters(store, "b", [(11, "not_json", None), (12, "not_json", b"\xff\x00")], epoch=2)
+    old = put_dead_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x" * 5000)])
+    new = put_dead_letters(store, "b", [(11, "not_json", None), (12, "not_json", b"\xff\x00")], epoch=2)
     register(catalog, token, make_registration(1, 0, 10, dead_letter_files=(old,)))
     register(catalog, token, make_registration(2, 10, 20, dead_letter_files=(new,)))
     dead_letters = list_dead_letters(catalog, store).dead_letters
@@ -187,7 +187,7 @@ def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog
 
 def test_dead_letters_are_chosen_by_reason_and_limited(catalog, store):
     token = take_lease(catalog)
-    file = put_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x"), (3, "not_json", b"[")])
+    file = put_dead_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x"), (3, "not_json", b"[")])
     register(catalog, token, make_registration(dead_letter_files=(file,)))
     by_reason = list_dead_letters(catalog, store, selection=Selection(reason="not_json"))
     assert [letter.offset for letter in by_reason.dead_letters] == [3, 1]
@@ -207,7 +207,7 @@ def test_pages_join_without_gaps_whatever_is_asked_for(limit, sizes, data, tmp_p
     reason = data.draw(st.sampled_from([None, "not_json"]))
     for epoch, size in enumerate(sizes, start=1):
         rows = [(offset + n, data.draw(st.sampled_from(["not_json", "too_big"])), b"{") for n in range(size)]
-        file = put_letters(store, f"file-{epoch}", rows, epoch=epoch)
+        file = put_dead_letters(store, f"file-{epoch}", rows, epoch=epoch)
         register(opened, token, make_registration(epoch, offset, offset + size, dead_letter_files=(file,)))
         expected += [number for number, why, _ in rows if reason in (None, why)]
         offset += size
@@ -224,7 +224,7 @@ def test_pages_join_without_gaps_whatever_is_asked_for(limit, sizes, data, tmp_p
 
 def test_looking_reads_no_more_files_of_letters_than_are_shown(catalog, store, monkeypatch):
     token = take_lease(catalog)
-    file = put_letters(store, "a", [(1, "not_json", b"{")])
+    file = put_dead_letters(store, "a", [(1, "not_json", b"{")])
     many = tuple(replace(file, dead_letter_file=f"{number:04d}") for number in range(400))
     register(catalog, token, make_registration(dead_letter_files=many))
     read = []
@@ -240,7 +240,7 @@ def test_looking_reads_no_more_files_of_letters_than_are_shown(catalog, store, m
 @pytest.mark.parametrize("after", ["gone:3", "a:", "a:x", "a:²", "a:" + "9" * 5000, "\0:1", "\ud800:1", ":"])
 def test_a_place_that_cannot_be_is_refused(catalog, store, after):
     token = take_lease(catalog)
-    file = put_letters(store, "a", [(1, "not_json", b"{")])
+    file = put_dead_letters(store, "a", [(1, "not_json", b"{")])
     register(catalog, token, make_registration(dead_letter_files=(file,)))
     with pytest.raises(ConfigurationError, match="tried again"):
         list_dead_letters(catalog, store, after=after)
@@ -253,7 +253,7 @@ def test_a_page_behind_letters_that_are_gone_is_refused(catalog, store):
 
 def test_a_damaged_file_of_letters_is_named(catalog, store):
     token = take_lease(catalog)
-    file = put_letters(store, "a", [(1, "not_json", b"{")])
+    file = put_dead_letters(store, "a", [(1, "not_json", b"{")])
     register(catalog, token, make_registration(dead_letter_files=(file,)))
     path = store.local(file.file)
     path.write_bytes(b"x" * path.stat().st_size)

@@ -113,7 +113,7 @@ def put_duplicates(store: FileStore, epoch: int, events: list[int]) -> Duplicate
     return DuplicateFile(rows=len(events), file=store.put(f"duplicates-{epoch}", write))
 
 
-def put_letters(
+def put_dead_letters(
     store: FileStore, name: str, offset: int, kind: LetterKind = LetterKind.DEAD
 ) -> DeadLetterFile:
     letters = raw([(offset, 0)]).append_column("reason", pa.array(["not_json"]))
@@ -140,8 +140,8 @@ def ledger(catalog, store) -> int:
             parts=(put_part(store, 1, [0, 1, 2], live_rows=2),),
             duplicate_files=(put_duplicates(store, 1, [0]),),
             dead_letter_files=(
-                put_letters(store, "dead", 2),
-                put_letters(store, "waiting", 3, LetterKind.WAITING),
+                put_dead_letters(store, "dead", 2),
+                put_dead_letters(store, "waiting", 3, LetterKind.WAITING),
             ),
         ),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos_report import ChaosReport, Result, spell_markdown
+from chaos_report import ChaosReport, Result, format_markdown
 from scenarios import SCENARIOS
 
 TESTS = Path(__file__).parents[2] / "support"
@@ -126,7 +126,7 @@ def test_one_test_that_failed_is_not_made_good_by_others():
     reports = [make_report("scenario", outcome) for outcome in ("passed", "failed", "passed")]
     result = play(*reports, make_report("defect", "failed", when="setup"))
     assert (result.held, result.defect_caught, result.seconds) == (False, False, 5.0)
-    assert "| NO | NO |" in spell_markdown([result])[2]
+    assert "| NO | NO |" in format_markdown([result])[2]
 
 
 SKIPPED = """

@@ -35,7 +35,7 @@ def answer(audit, monkeypatch, **services: list | None) -> None:
 
     monkeypatch.setattr(audit, "run", run)
     monkeypatch.setattr(audit, "write_materials", lambda: None)
-    monkeypatch.setattr(audit, "judge_source", lambda: 0)
+    monkeypatch.setattr(audit, "check_source", lambda: 0)
 
 
 def test_sound_packages_are_well(audit, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import soak_modules  # noqa: F401 - makes the next one importable
-from soak_bounds import Allowed, Bound, Phases, Sample, grow, judge
+from soak_bounds import Allowed, Bound, Phases, Sample, evaluate, grow
 
 PHASES = Phases(kills_from=0.0, kills_until=1200.0, calm_from=1200.0, calm_until=1380.0)
 BOUNDS = {"loader": Bound(megabytes=1000, files=500)}
@@ -40,7 +40,7 @@ def live(
 
 
 def problems(samples: list[Sample], bounds=BOUNDS) -> list[str]:
-    return [problem for one in judge(samples, bounds, PHASES) for problem in one.problems]
+    return [problem for one in evaluate(samples, bounds, PHASES) for problem in one.problems]
 
 
 def test_processes_that_warm_up_in_every_life_are_bounded():
@@ -48,7 +48,7 @@ def test_processes_that_warm_up_in_every_life_are_bounded():
 
 
 def test_every_kind_is_judged_by_memory_and_by_open_files():
-    judged = judge(
+    judged = evaluate(
         live(lambda *_: 100) + live(lambda *_: 100, kind="broker"),
         BOUNDS | {"broker": BOUNDS["loader"]},
         PHASES,

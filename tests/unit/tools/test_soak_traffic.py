@@ -42,10 +42,10 @@ def test_every_broken_message_is_refused_by_the_pipeline_of_the_soak():
 
 
 def test_blocks_drawn_one_after_the_other_leave_out_no_serial_number():
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     blocks, known = [], 0
     for _ in range(5):
-        blocks.append(draw_serials(chance, 1000, sent_before=known))
+        blocks.append(draw_serials(rng, 1000, sent_before=known))
         known = int(np.concatenate(blocks).max()) + 1
     sent = np.concatenate(blocks)
     assert np.array_equal(np.unique(sent), np.arange(known))

@@ -392,7 +392,7 @@ def test_a_parked_batch_is_tried_again(system, monitor):
         assert [line.partition(":")[0] for line in said] == ["127.0.0.1"]
         assert system.parked in said[0]
     finally:
-        system.park_again()
+        system.repark()
 
 
 def test_a_batch_that_has_arrived_is_not_tried_again(browser, system):

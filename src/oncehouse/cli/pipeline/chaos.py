@@ -19,7 +19,7 @@ from oncehouse.common.json_documents import Answer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.devstack.chaos.run_chaos import Report, Result
+    from oncehouse.devstack.chaos.run_chaos import ChaosReport, ScenarioResult
 
 NOT_HELD_EXIT_CODE = 3
 EVENTS = 2000
@@ -48,7 +48,7 @@ class Played(Answer, of=("chaos",)):
     records: int
     rows: int
     notes: tuple[str, ...]
-    scenarios: tuple[Result, ...]
+    scenarios: tuple[ScenarioResult, ...]
 
 
 def chaos(
@@ -112,7 +112,7 @@ def _teller() -> Callable[[str], None]:
     return tell
 
 
-def _line(result: Result) -> str:
+def _line(result: ScenarioResult) -> str:
     held = "held" if result.held else "DID NOT HOLD"
     caught = {None: "", True: "; the defect was caught", False: "; THE DEFECT WAS NOT CAUGHT"}
     return f"  {held}{caught[result.defect_caught]} ({result.seconds:.1f} s)"
@@ -135,7 +135,7 @@ def _list(*, as_json: bool) -> None:
     )
 
 
-def _answer(report: Report) -> Played:
+def _answer(report: ChaosReport) -> Played:
     return Played(
         ok=report.went_well,
         pipeline=report.pipeline,
@@ -147,7 +147,7 @@ def _answer(report: Report) -> Played:
     )
 
 
-def _show(report: Report) -> None:
+def _show(report: ChaosReport) -> None:
     headings = ["scenario", "fault", "held", "seed", "seconds"]
     with_defects = any(result.defect_caught is not None for result in report.results)
     if with_defects:
@@ -177,7 +177,7 @@ def _show(report: Report) -> None:
     )
 
 
-def _row(result: Result, *, with_defects: bool) -> list[object]:
+def _row(result: ScenarioResult, *, with_defects: bool) -> list[object]:
     caught = [result.defect, result.defect_caught] if with_defects else []
     return [
         result.scenario,

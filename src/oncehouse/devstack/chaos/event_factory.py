@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.generators.factory import SAMPLE_ADVICE, Record, Writer, writer_of
+from oncehouse.devstack.chaos.generators.factory import (
+    SAMPLE_ADVICE,
+    GeneratedRecord,
+    RecordWriter,
+    writer_of,
+)
 from oncehouse.devstack.chaos.generators.values import capacity, nth_value, some_value
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.identity_rule import Rule, rule_of
@@ -34,7 +39,7 @@ Steps = tuple[str, ...]
 class EventMaker:
     """Makes records out of the numbers of events."""
 
-    writer: Writer
+    writer: RecordWriter
     rule: Rule
     choices: Mapping[str, tuple[Any, ...]]
     """Values of a field that decide about routes and filters."""
@@ -45,11 +50,11 @@ class EventMaker:
     seed: int
     moderate: bool
 
-    def record(self, numbers: Sequence[int]) -> Record:
+    def record(self, numbers: Sequence[int]) -> GeneratedRecord:
         """One record with the events of these numbers; key and headers are those of the first."""
         text = f"event-{numbers[0]}".encode()
         headers = tuple((name, text) for name in self.rule.headers)
-        return Record(
+        return GeneratedRecord(
             value=self.writer.write([self.values(number) for number in numbers]),
             key=text,
             headers=(*self.writer.headers, *headers),
@@ -59,11 +64,11 @@ class EventMaker:
         made: dict[str, Any] = {}
         awkward = self.writer.awkward and not self.moderate
         for name, type_ in self.writer.types.items():
-            chance = random.Random(f"{self.seed} {number} {name}")  # noqa: S311 - made to be repeated
+            rng = random.Random(f"{self.seed} {number} {name}")  # noqa: S311 - made to be repeated
             if name in self.choices:
-                made[name] = chance.choice(self.choices[name])
+                made[name] = rng.choice(self.choices[name])
             else:
-                made[name] = some_value(type_, chance, awkward=awkward)
+                made[name] = some_value(type_, rng, awkward=awkward)
         for steps, value in self.identity(number).items():
             holder = made
             for step in steps[:-1]:
@@ -85,7 +90,7 @@ def event_maker(pipeline: Pipeline, *, wanted: int, seed: int) -> EventMaker:
     """A maker of `wanted` different events, or of as many as the fields of the identity allow."""
     writer = writer_of(pipeline)
     rule = rule_of(pipeline, declared_schemas(pipeline))
-    _demand_fields(rule, writer)
+    _require_fields(rule, writer)
     choices = find_choices(pipeline, writer.types)
     radices = _share_out(_capacities(rule, writer, choices), wanted)
     if math.prod(radices.values()) < wanted:
@@ -109,7 +114,7 @@ def event_maker(pipeline: Pipeline, *, wanted: int, seed: int) -> EventMaker:
     )
 
 
-def _capacities(rule: Rule, writer: Writer, choices: Mapping[str, tuple[Any, ...]]) -> dict[Steps, int]:
+def _capacities(rule: Rule, writer: RecordWriter, choices: Mapping[str, tuple[Any, ...]]) -> dict[Steps, int]:
     return {
         steps: len(choices[steps[0]])
         if len(steps) == 1 and steps[0] in choices
@@ -118,11 +123,13 @@ def _capacities(rule: Rule, writer: Writer, choices: Mapping[str, tuple[Any, ...
     }
 
 
-def _one_by_one(writer: Writer) -> Writer:
-    return Writer(types=writer.types, write=writer.write, headers=writer.headers, awkward=writer.awkward)
+def _one_by_one(writer: RecordWriter) -> RecordWriter:
+    return RecordWriter(
+        types=writer.types, write=writer.write, headers=writer.headers, awkward=writer.awkward
+    )
 
 
-def _demand_fields(rule: Rule, writer: Writer) -> None:
+def _require_fields(rule: Rule, writer: RecordWriter) -> None:
     for steps in rule.fields:
         if steps[0] not in writer.types:
             raise ConfigurationError(
@@ -162,7 +169,7 @@ def find_choices(pipeline: Pipeline, types: Mapping[str, c.ColumnType]) -> dict[
         for name in types:
             if literals and re.search(rf"\b{re.escape(name)}\b", _LITERAL.sub("", text)):
                 found.setdefault(name, []).extend(literals)
-    chosen = {name: _fitting(types[name], values) for name, values in found.items()}
+    chosen = {name: _keep_valid(types[name], values) for name, values in found.items()}
     return {name: values for name, values in chosen.items() if values}
 
 
@@ -173,7 +180,7 @@ def _expressions(pipeline: Pipeline) -> Iterator[str]:
     return (text for text in (*texts, *routes) if text)
 
 
-def _fitting(type_: c.ColumnType, values: Sequence[Any]) -> tuple[Any, ...]:
+def _keep_valid(type_: c.ColumnType, values: Sequence[Any]) -> tuple[Any, ...]:
     match c.bare(type_):
         case c.String():
             return tuple(dict.fromkeys([*(str(value) for value in values), "other"]))

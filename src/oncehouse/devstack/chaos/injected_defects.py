@@ -77,13 +77,13 @@ def _without_first(right: Callable[..., Any]) -> Callable[..., Any]:
     """A list without what was on it when it was first asked for."""
     known: list[set[str]] = []
 
-    def look(*given: Any, **which: Any) -> Any:
+    def read_without_first(*given: Any, **which: Any) -> Any:
         found = right(*given, **which)
         if not known:
             known.append({_name(one) for one in found})
         return tuple(one for one in found if _name(one) not in known[0])
 
-    return look
+    return read_without_first
 
 
 def _name(one: Any) -> str:

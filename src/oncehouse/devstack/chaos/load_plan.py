@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from oncehouse.devstack.chaos.generators.factory import Record
+from oncehouse.devstack.chaos.generators.factory import GeneratedRecord
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ POISON = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    record: Record
+    record: GeneratedRecord
     topic: int
     """Place of the topic in the pipeline's list."""
     partition: int
@@ -69,23 +69,23 @@ class Traffic:
 
 def plan_numbers(unique: int, seed: int) -> list[list[int]]:
     """The numbers of events that each wave sends."""
-    chance = random.Random(seed)  # noqa: S311 - made to be repeated
+    rng = random.Random(seed)  # noqa: S311 - made to be repeated
     waves = []
     for start, end in pairwise(_BORDERS):
         numbers: list[int] = []
         first = int(unique * start)
         for number in range(first, int(unique * end)):
             numbers.append(number)
-            if chance.random() < _NEAR_SHARE:
-                numbers.append(max(0, number - chance.randrange(_NEAR_DISTANCE)))
-            if first and chance.random() < _FAR_SHARE:
-                numbers.append(chance.randrange(first))
+            if rng.random() < _NEAR_SHARE:
+                numbers.append(max(0, number - rng.randrange(_NEAR_DISTANCE)))
+            if first and rng.random() < _FAR_SHARE:
+                numbers.append(rng.randrange(first))
         waves.append(numbers)
     return waves
 
 
 def plan_traffic(
-    make: Callable[[Sequence[int]], Record],
+    make: Callable[[Sequence[int]], GeneratedRecord],
     *,
     unique: int,
     several: int,
@@ -95,18 +95,18 @@ def plan_traffic(
     poison_headers: tuple[tuple[str, bytes], ...] = (),
 ) -> Traffic:
     """Made-up events: a repeated event is the same bytes, so that it may come back in any place."""
-    chance = random.Random(seed + 1)  # noqa: S311 - made to be repeated
+    rng = random.Random(seed + 1)  # noqa: S311 - made to be repeated
     waves = []
     for numbers in plan_numbers(unique, seed):
         records = [make(numbers[at : at + several]) for at in range(0, len(numbers), several)]
         for record in _poison(len(records), poison, poison_headers):
-            records.insert(chance.randrange(len(records) + 1), record)
+            records.insert(rng.randrange(len(records) + 1), record)
         waves.append(
             tuple(
                 Sent(
                     record=record,
-                    topic=chance.randrange(topics),
-                    partition=chance.randrange(PARTITIONS),
+                    topic=rng.randrange(topics),
+                    partition=rng.randrange(PARTITIONS),
                 )
                 for record in records
             )
@@ -114,28 +114,32 @@ def plan_traffic(
     return Traffic(waves=tuple(waves), identities=unique)
 
 
-def plan_sample(sample: Sequence[Record], *, poison: Sequence[bytes], seed: int, least: int) -> Traffic:
+def plan_sample(
+    sample: Sequence[GeneratedRecord], *, poison: Sequence[bytes], seed: int, least: int
+) -> Traffic:
     """Records of the user's own, in their order in one partition, so that of two with one id the same is first."""
-    chance = random.Random(seed + 1)  # noqa: S311 - made to be repeated
+    rng = random.Random(seed + 1)  # noqa: S311 - made to be repeated
     waves = []
     for numbers in plan_numbers(len(sample), seed):
         # A short sample is sent again and again, so that there are enough records for several epochs.
         more = max(0, least // WAVES - len(numbers))
-        again = chance.choices(numbers, k=more) if numbers else []
+        again = rng.choices(numbers, k=more) if numbers else []
         records = [sample[number] for number in (*numbers, *again)]
         headers = sample[0].headers
         for record in _poison(len(records), poison, headers):
-            records.insert(chance.randrange(len(records) + 1), record)
+            records.insert(rng.randrange(len(records) + 1), record)
         waves.append(tuple(Sent(record=record, topic=0, partition=0) for record in records))
     return Traffic(waves=tuple(waves), identities=None, partitions=1)
 
 
-def _poison(records: int, poison: Sequence[bytes], headers: tuple[tuple[str, bytes], ...]) -> list[Record]:
+def _poison(
+    records: int, poison: Sequence[bytes], headers: tuple[tuple[str, bytes], ...]
+) -> list[GeneratedRecord]:
     count = max(len(poison), int(records * _POISON_SHARE)) if poison else 0
-    return [Record(value=poison[at % len(poison)], headers=headers) for at in range(count)]
+    return [GeneratedRecord(value=poison[at % len(poison)], headers=headers) for at in range(count)]
 
 
-def read_sample(file: Path, pipeline: Pipeline, *, most: int) -> list[Record]:
+def read_sample(file: Path, pipeline: Pipeline, *, most: int) -> list[GeneratedRecord]:
     """Records out of a file, one a line.
 
     A line is the record itself; base64 for Avro and protobuf. Where key or headers matter, it is a JSON object with
@@ -162,26 +166,26 @@ def read_sample(file: Path, pipeline: Pipeline, *, most: int) -> list[Record]:
     return records
 
 
-def _read_plain(line: bytes) -> Record:
-    return Record(value=line)
+def _read_plain(line: bytes) -> GeneratedRecord:
+    return GeneratedRecord(value=line)
 
 
-def _read_binary(line: bytes) -> Record:
-    return Record(value=base64.b64decode(line, validate=True))
+def _read_binary(line: bytes) -> GeneratedRecord:
+    return GeneratedRecord(value=base64.b64decode(line, validate=True))
 
 
-def _read_described(line: bytes) -> Record:
+def _read_described(line: bytes) -> GeneratedRecord:
     given: Mapping[str, Any] = json.loads(line)
     value = base64.b64decode(given["base64"], validate=True) if "base64" in given else given["value"].encode()
     key = given.get("key")
-    return Record(
+    return GeneratedRecord(
         value=value,
         key=None if key is None else key.encode(),
         headers=tuple((name, str(text).encode()) for name, text in (given.get("headers") or {}).items()),
     )
 
 
-def _wanted(read: Callable[[bytes], Record]) -> str:
+def _wanted(read: Callable[[bytes], GeneratedRecord]) -> str:
     if read is _read_binary:
         return "a line must be one record in base64"
     return 'a line must be a JSON object such as {"value": "…", "key": "…", "headers": {"name": "…"}}'

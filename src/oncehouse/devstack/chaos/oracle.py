@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.column_types import types as c
 from oncehouse.column_types.parser import parse_type
-from oncehouse.devstack.chaos.generators.text import spell
-from oncehouse.devstack.chaos.scenario_run import view_of
+from oncehouse.devstack.chaos.generators.text import format_scalar
+from oncehouse.devstack.chaos.scenario_run import make_view
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Counts
 from oncehouse.ledger.storage.file_store import FileStore
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Table
     from oncehouse.devstack.chaos.event_factory import EventMaker
-    from oncehouse.devstack.chaos.scenario_run import Play
+    from oncehouse.devstack.chaos.scenario_run import ScenarioRun
 
 _SHOWN = 3
 _COUNTED = ("read", "new", "duplicate", "dead_letter", "skipped", "waiting")
-# Types that ClickHouse spells as `spell` does.
+# Types that ClickHouse spells as `format_scalar` does.
 _PLAIN = (c.Integer, c.String, c.Enum, c.Uuid)
 
 
@@ -44,49 +44,49 @@ class Reference:
     rows: int
 
 
-def take_reference(play: Play) -> Reference:
-    tables = {at: table.name for at, table in enumerate(play.pipeline.tables)}
+def take_reference(run: ScenarioRun) -> Reference:
+    tables = {at: table.name for at, table in enumerate(run.pipeline.tables)}
     return Reference(
-        counts=play.counts(), tables=tables, rows=sum(play.rows(table) for table in tables.values())
+        counts=run.counts(), tables=tables, rows=sum(run.rows(table) for table in tables.values())
     )
 
 
-def judge(play: Play, reference: Reference) -> list[str]:
+def evaluate(run: ScenarioRun, reference: Reference) -> list[str]:
     """All that differs from what must be."""
-    if not play.has_ledger:
+    if not run.has_ledger:
         return ["the ledger was never made"]
-    client = play.client
+    client = run.client
     found: list[str] = []
-    for at, table in enumerate(play.pipeline.tables):
+    for at, table in enumerate(run.pipeline.tables):
         found += compare(client, table, calm=reference.tables[at])
-    return [*found, *_judge_counts(play.counts(), reference.counts), *judge_ledger(play)]
+    return [*found, *_compare_counts(run.counts(), reference.counts), *evaluate_ledger(run)]
 
 
-def judge_ledger(play: Play) -> Iterator[str]:
+def evaluate_ledger(run: ScenarioRun) -> Iterator[str]:
     """What the ledger says of itself."""
-    yield from play.unloaded()[:_SHOWN]
-    counts = play.counts()
+    yield from run.unloaded()[:_SHOWN]
+    counts = run.counts()
     if not counts.balanced:
         yield f"the counts do not add up: {counts}"
-    store = FileStore(play.pipeline.ledger.files)
-    report = verify(play.pipeline, play.catalog, store, play.client, files=True)
+    store = FileStore(run.pipeline.ledger.files)
+    report = verify(run.pipeline, run.catalog, store, run.client, files=True)
     for finding in report.findings[:_SHOWN]:
         yield f"verify: {finding.kind}: {finding.where}: {finding.message}"
-    yield from _judge_inserts(play)
+    yield from _evaluate_inserts(run)
 
 
-def _judge_inserts(play: Play) -> Iterator[str]:
+def _evaluate_inserts(run: ScenarioRun) -> Iterator[str]:
     """What repeated inserts leave behind although the table dropped them."""
-    client = play.client
-    for table in play.pipeline.tables:
-        for batch, rows, summed in client.query(view_of(table).differing)[:_SHOWN]:
+    client = run.client
+    for table in run.pipeline.tables:
+        for batch, rows, summed in client.query(make_view(table).mismatch_query)[:_SHOWN]:
             yield f"{table.name}: batch {batch} has {rows} rows, and the view behind the table counts {summed}"
-    mine = {batch.batch_id for batch in batches.list_batches(play.catalog)}
-    for batch in sorted(mine & play.ground.proxy.bodies.changed)[:_SHOWN]:
+    mine = {batch.batch_id for batch in batches.list_batches(run.catalog)}
+    for batch in sorted(mine & run.environment.proxy.bodies.changed)[:_SHOWN]:
         yield f"batch {batch} was sent again with other bytes"
 
 
-def _judge_counts(found: Counts, calm: Counts) -> Iterator[str]:
+def _compare_counts(found: Counts, calm: Counts) -> Iterator[str]:
     for name in _COUNTED:
         here, there = getattr(found, name), getattr(calm, name)
         if here != there:
@@ -128,28 +128,30 @@ def _columns(client: Client, table: str) -> list[str]:
 # The calm run itself
 
 
-def judge_calm(play: Play, *, identities: int | None, poison: int, maker: EventMaker | None) -> list[str]:
+def evaluate_calm_run(
+    run: ScenarioRun, *, identities: int | None, poison: int, maker: EventMaker | None
+) -> list[str]:
     """Whether a run without faults came to what the records must come to."""
-    counts, found = play.counts(), list(judge_ledger(play))
+    counts, found = run.counts(), list(evaluate_ledger(run))
     if counts.dead_letter != poison:
         found.append(f"{counts.dead_letter} dead letters, and {poison} records of poison were sent")
-    if identities is None or play.pipeline.shape.where is not None:
+    if identities is None or run.pipeline.shape.where is not None:
         return found
-    for table in play.pipeline.tables:
+    for table in run.pipeline.tables:
         if table.route is not None:
             continue
-        rows = play.rows(table.name)
+        rows = run.rows(table.name)
         if rows != identities:
             found.append(f"{table.name}: {rows} rows, and {identities} different events were sent")
         elif maker is not None:
-            found += _compare_identities(play, table, maker)
+            found += _compare_identities(run, table, maker)
     return found
 
 
-def _compare_identities(play: Play, table: Table, maker: EventMaker) -> Iterator[str]:
-    columns = table.columns or {name: name for name in play.pipeline.columns}
+def _compare_identities(run: ScenarioRun, table: Table, maker: EventMaker) -> Iterator[str]:
+    columns = table.columns or {name: name for name in run.pipeline.columns}
     of_field = {source: column for column, source in columns.items()}
-    types = {name: parse_type(text) for name, text in play.pipeline.columns.items()}
+    types = {name: parse_type(text) for name, text in run.pipeline.columns.items()}
     steps = list(maker.radices)
     if not steps or not all(len(one) == 1 and one[0] in of_field for one in steps):
         return
@@ -157,11 +159,11 @@ def _compare_identities(play: Play, table: Table, maker: EventMaker) -> Iterator
     if not all(isinstance(c.bare(types[name]), _PLAIN) for name in fields):
         return
     made = {
-        tuple(spell(types[name], value) for name, value in zip(fields, values.values(), strict=True))
+        tuple(format_scalar(types[name], value) for name, value in zip(fields, values.values(), strict=True))
         for values in map(maker.identity, range(maker.events))
     }
     texts = ", ".join(f"toString({quote(of_field[name])})" for name in fields)
-    rows = play.client.query(f"SELECT {texts} FROM {quote_table(table.name)}")  # noqa: S608 - quoted
+    rows = run.client.query(f"SELECT {texts} FROM {quote_table(table.name)}")  # noqa: S608 - quoted
     there = {tuple(str(value) for value in row) for row in rows}
     if there != made:
         odd = sorted(made ^ there)[:_SHOWN]

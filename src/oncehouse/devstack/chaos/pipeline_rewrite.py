@@ -30,7 +30,7 @@ _WINDOW_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RunPlace:
     """Where one run of the pipeline happens."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Place:
         return [f"chaos-{self.number}-{at:03d}" for at in range(count)]
 
 
-def load_there(file: Path, place: Place, *, keep_registry: bool) -> Pipeline:
+def load_there(file: Path, place: RunPlace, *, keep_registry: bool) -> Pipeline:
     """The user's pipeline at a place, its limits as they stand in the file."""
     pipeline = load_pipeline(file, lambda document: _move(document, place, keep_registry=keep_registry))
     if pipeline.source.kafka is None:
@@ -61,7 +61,7 @@ def load_there(file: Path, place: Place, *, keep_registry: bool) -> Pipeline:
     return pipeline
 
 
-def write_there(file: Path, place: Place, *, events: int, keep_registry: bool) -> Path:
+def write_there(file: Path, place: RunPlace, *, events: int, keep_registry: bool) -> Path:
     """Write the file of one run into its folder, and say where it is."""
     known = load_there(file, place, keep_registry=keep_registry)
 
@@ -76,7 +76,7 @@ def write_there(file: Path, place: Place, *, events: int, keep_registry: bool) -
     return there
 
 
-def _move(document: dict[str, Any], place: Place, *, keep_registry: bool) -> dict[str, Any]:
+def _move(document: dict[str, Any], place: RunPlace, *, keep_registry: bool) -> dict[str, Any]:
     """Tolerates whatever stands in the file: what is wrong with it is told when the result is looked at."""
     source = _section(document, "source")
     moved = {**document, "source": _move_source(source, place, keep_registry=keep_registry)}
@@ -102,7 +102,7 @@ def _section(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _move_source(source: dict[str, Any], place: Place, *, keep_registry: bool) -> dict[str, Any]:
+def _move_source(source: dict[str, Any], place: RunPlace, *, keep_registry: bool) -> dict[str, Any]:
     moved = dict(source)
     for name in ("avro", "protobuf"):
         section = _section(source, name)
@@ -124,7 +124,7 @@ def _move_source(source: dict[str, Any], place: Place, *, keep_registry: bool) -
     return moved
 
 
-def _move_tables(tables: Sequence[Any], place: Place) -> list[Any]:
+def _move_tables(tables: Sequence[Any], place: RunPlace) -> list[Any]:
     """Into a database of the run's own; tables of one name in two databases keep apart by their place."""
     moved: list[Any] = []
     names: set[str] = set()

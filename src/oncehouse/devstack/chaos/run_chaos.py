@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from oncehouse.devstack.chaos.event_factory import EventMaker, event_maker
 from oncehouse.devstack.chaos.load_plan import Traffic, plan_sample, plan_traffic, read_sample
-from oncehouse.devstack.chaos.oracle import Reference, judge, judge_calm, take_reference
-from oncehouse.devstack.chaos.pipeline_rewrite import Place, load_there
-from oncehouse.devstack.chaos.scenario_run import Ground, NoFaultError, NotHeldError, Play
+from oncehouse.devstack.chaos.oracle import Reference, evaluate, evaluate_calm_run, take_reference
+from oncehouse.devstack.chaos.pipeline_rewrite import RunPlace, load_there
+from oncehouse.devstack.chaos.scenario_run import ChaosEnvironment, NoFaultError, NotHeldError, ScenarioRun
 from oncehouse.devstack.chaos.scenarios import SCENARIOS, Scenario
-from oncehouse.devstack.chaos.validate_events import demand_fit, empty_tables, find_poison
+from oncehouse.devstack.chaos.validate_events import empty_tables, find_poison, require_valid
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.stack import Stack
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class ScenarioResult:
     scenario: str
     faults_row: int
     held: bool
@@ -59,13 +59,13 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ChaosReport:
     pipeline: str
     seed: int
     records: int
     rows: int
     """In all tables, after every run."""
-    results: tuple[Result, ...]
+    results: tuple[ScenarioResult, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -74,7 +74,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ChaosPlan:
     """All that can be wrong before a server is started."""
 
     file: Path
@@ -97,21 +97,21 @@ def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
     return tuple(scenario for scenario in SCENARIOS if not names or scenario.name in names)
 
 
-def make_plan(file: Path, *, events: int, seed: int, sample: Path | None) -> Plan:
+def make_plan(file: Path, *, events: int, seed: int, sample: Path | None) -> ChaosPlan:
     """What will be sent; refuses files and samples for which nothing can be."""
     if not _LEAST_EVENTS <= events <= _MOST_EVENTS:
         raise ConfigurationError(f"--events is {events}; choose {_LEAST_EVENTS} to {_MOST_EVENTS}")
-    place = Place(folder=Path(tempfile.gettempdir()))
+    place = RunPlace(folder=Path(tempfile.gettempdir()))
     pipeline = load_there(file, place, keep_registry=sample is not None)
     if sample is not None:
         return _plan_sample(file, pipeline, sample, events=events, seed=seed)
     return _plan_events(file, pipeline, events=events, seed=seed)
 
 
-def _plan_events(file: Path, pipeline: Pipeline, *, events: int, seed: int) -> Plan:
+def _plan_events(file: Path, pipeline: Pipeline, *, events: int, seed: int) -> ChaosPlan:
     maker = event_maker(pipeline, wanted=int(events / _RECORDS_AN_EVENT), seed=seed)
     records = [maker.record([number]) for number in range(min(maker.events, _TRIED_EVENTS))]
-    demand_fit(pipeline, records, made=True)
+    require_valid(pipeline, records, made=True)
     poison = find_poison(pipeline, maker.writer.headers)
     traffic = plan_traffic(
         maker.record,
@@ -127,30 +127,30 @@ def _plan_events(file: Path, pipeline: Pipeline, *, events: int, seed: int) -> P
         "were not guessed; a sample of your own (--records) may have them"
         for table in empty_tables(pipeline, records)
     ]
-    return Plan(
+    return ChaosPlan(
         file=file,
         traffic=traffic,
         poison=_count_poison(traffic, poison),
         maker=maker,
         keep_registry=False,
         seed=seed,
-        notes=(*notes, *_tell_poison(poison)),
+        notes=(*notes, *_describe_poison(poison)),
     )
 
 
-def _plan_sample(file: Path, pipeline: Pipeline, sample: Path, *, events: int, seed: int) -> Plan:
+def _plan_sample(file: Path, pipeline: Pipeline, sample: Path, *, events: int, seed: int) -> ChaosPlan:
     records = read_sample(sample, pipeline, most=int(events / _RECORDS_AN_EVENT))
-    demand_fit(pipeline, records, made=False)
+    require_valid(pipeline, records, made=False)
     poison = find_poison(pipeline, records[0].headers)
     traffic = plan_sample(records, poison=poison, seed=seed, least=events)
-    return Plan(
+    return ChaosPlan(
         file=file,
         traffic=traffic,
         poison=_count_poison(traffic, poison),
         maker=None,
         keep_registry=True,
         seed=seed,
-        notes=_tell_poison(poison),
+        notes=_describe_poison(poison),
     )
 
 
@@ -158,18 +158,18 @@ def _count_poison(traffic: Traffic, poison: Sequence[bytes]) -> int:
     return sum(sent.record.value in poison for wave in traffic.waves for sent in wave)
 
 
-def _tell_poison(poison: Sequence[bytes]) -> tuple[str, ...]:
+def _describe_poison(poison: Sequence[bytes]) -> tuple[str, ...]:
     return () if poison else ("the pipeline takes any bytes for an event, so that no poison is sent",)
 
 
 def play_all(
-    plan: Plan,
+    plan: ChaosPlan,
     scenarios: Sequence[Scenario],
     *,
     with_defects: bool,
     say: Say,
-    on_result: Callable[[Result], None],
-) -> Report:
+    on_result: Callable[[ScenarioResult], None],
+) -> ChaosReport:
     """Everything on a private stack, which is taken down at the end."""
     folder = Path(tempfile.mkdtemp(prefix="oncehouse-chaos-"))
     kept: list[Path] = []
@@ -180,7 +180,7 @@ def play_all(
         say("starting a private Kafka and ClickHouse; yours are not touched")
         stack.up(say=say)
         proxy = at_end.enter_context(FaultProxy(server_port=stack.clickhouse.place.ports["http"]))
-        ground = Ground(
+        environment = ChaosEnvironment(
             file=plan.file,
             folder=folder,
             stack=stack,
@@ -190,25 +190,25 @@ def play_all(
             keep_registry=plan.keep_registry,
             seed=plan.seed,
         )
-        ground.scratch.mkdir()
+        environment.scratch.mkdir()
         say(f"a calm run of {plan.traffic.records} records, which all others are held to")
-        name, reference = _play_calm(ground, plan)
+        name, reference = _play_calm(environment, plan)
         results = []
         defects: dict[str, list[str]] = {}
         if with_defects:
             names = sorted({scenario.defect for scenario in scenarios})
             say(f"calm runs with {len(names)} defects, none of which may show without a fault")
             defects = {
-                name: play_calm_defect(ground, name, reference, number=2 * len(scenarios) + at + 1)
+                name: play_calm_defect(environment, name, reference, number=2 * len(scenarios) + at + 1)
                 for at, name in enumerate(names)
             }
         for number, scenario in enumerate(scenarios):
             say(f"{number + 1} of {len(scenarios)}: {scenario.name}")
-            result = _play(ground, scenario, reference, number=2 * number + 1, defects=defects)
+            result = _play(environment, scenario, reference, number=2 * number + 1, defects=defects)
             results.append(result)
             kept += [result.folder] if result.folder else []
             on_result(result)
-        return Report(
+        return ChaosReport(
             pipeline=name,
             seed=plan.seed,
             records=plan.traffic.records,
@@ -227,79 +227,83 @@ def _clear(folder: Path, kept: Sequence[Path]) -> None:
             shutil.rmtree(inside, ignore_errors=True)
 
 
-def _play_calm(ground: Ground, plan: Plan) -> tuple[str, Reference]:
-    play = Play(ground, 0)
+def _play_calm(environment: ChaosEnvironment, plan: ChaosPlan) -> tuple[str, Reference]:
+    run = ScenarioRun(environment, 0)
     try:
-        play.send(len(plan.traffic.waves))
-        play.drain()
-        differences = judge_calm(
-            play, identities=plan.traffic.identities, poison=plan.poison, maker=plan.maker
+        run.send(len(plan.traffic.waves))
+        run.drain()
+        differences = evaluate_calm_run(
+            run, identities=plan.traffic.identities, poison=plan.poison, maker=plan.maker
         )
         if differences:
             told = "\n  ".join(differences)
             raise PermanentError(f"Even without any fault the run did not come to what was sent:\n  {told}")
-        return play.pipeline.pipeline, take_reference(play)
+        return run.pipeline.pipeline, take_reference(run)
     except NotHeldError as error:
         raise PermanentError(f"Even without any fault: {error}") from error
     finally:
-        play.close()
+        run.close()
 
 
-def play_calm_defect(ground: Ground, defect: str, reference: Reference, *, number: int) -> list[str]:
+def play_calm_defect(
+    environment: ChaosEnvironment, defect: str, reference: Reference, *, number: int
+) -> list[str]:
     """What a defect does where nothing happens."""
-    calm = Scenario(name="calm", row=0, what="", defect=defect, play=_send_and_drain)
-    found, _ = _act(Play(ground, number, defect=defect), calm, reference)
+    calm = Scenario(name="calm", row=0, what="", defect=defect, run=_send_and_drain)
+    found, _ = _act(ScenarioRun(environment, number, defect=defect), calm, reference)
     return found
 
 
-def _send_and_drain(play: Play) -> None:
-    play.send(len(play.ground.traffic.waves))
-    play.drain()
+def _send_and_drain(run: ScenarioRun) -> None:
+    run.send(len(run.environment.traffic.waves))
+    run.drain()
 
 
 def _play(
-    ground: Ground,
+    environment: ChaosEnvironment,
     scenario: Scenario,
     reference: Reference,
     *,
     number: int,
     defects: Mapping[str, Sequence[str]],
-) -> Result:
+) -> ScenarioResult:
     """`defects`: what each does where nothing happens; without any the scenario is played as it is alone."""
     started = time.monotonic()
-    play = Play(ground, number, clickhouse=dict(scenario.clickhouse))
-    differences, _ = _act(play, scenario, reference)
+    run = ScenarioRun(environment, number, clickhouse=dict(scenario.clickhouse))
+    differences, _ = _act(run, scenario, reference)
     caught, alone = None, defects.get(scenario.defect, ())
     if defects:
-        worse = Play(ground, number + 1, defect=scenario.defect, clickhouse=dict(scenario.clickhouse))
+        worse = ScenarioRun(
+            environment, number + 1, defect=scenario.defect, clickhouse=dict(scenario.clickhouse)
+        )
         found, happened = _act(worse, scenario, reference)
         caught = bool(found) and happened and not alone
-    return Result(
+    return ScenarioResult(
         scenario=scenario.name,
         faults_row=scenario.row,
         held=not differences,
-        seed=ground.seed,
+        seed=environment.seed,
         seconds=round(time.monotonic() - started, 1),
         differences=tuple(differences),
         defect=scenario.defect,
         defect_caught=caught,
         defect_alone=tuple(alone),
-        folder=play.folder if differences else None,
+        folder=run.folder if differences else None,
     )
 
 
-def _act(play: Play, scenario: Scenario, reference: Reference) -> tuple[list[str], bool]:
+def _act(run: ScenarioRun, scenario: Scenario, reference: Reference) -> tuple[list[str], bool]:
     """What did not hold, and whether the fault happened at all."""
     try:
-        scenario.play(play)
-        return judge(play, reference), True
+        scenario.run(run)
+        return evaluate(run, reference), True
     except NotHeldError as error:
         # What is in the tables says more than that the pipeline did not end well.
-        return [str(error), *judge(play, reference)], True
+        return [str(error), *evaluate(run, reference)], True
     except NoFaultError as error:
         return [f"the fault did not happen: {error}"], False
     except OncehouseError as error:
         return [f"the run broke off: {error}"], False
     finally:
-        play.ground.proxy.take_back()
-        play.close()
+        run.environment.proxy.take_back()
+        run.close()

@@ -1,7 +1,7 @@
-"""One run of the user's pipeline on ground of its own: topics, tables, a ledger, and the processes that work on it.
+"""One run of the user's pipeline with its own topics, tables and ledger, and the processes that work on them.
 
-Processes are started through the command line, as users start them. A `Play` knows what it has sent and waits for
-what it asks for; whether all arrived is judged in `oracle.py`.
+Processes are started through the command line, as users start them. A `ScenarioRun` knows what it has sent and waits
+until that has arrived; `oracle.py` compares the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.chaos.injected_defects import starter
 from oncehouse.devstack.chaos.load_plan import Traffic, make_topics, produce
-from oncehouse.devstack.chaos.pipeline_rewrite import Place, write_there
+from oncehouse.devstack.chaos.pipeline_rewrite import RunPlace, write_there
 from oncehouse.devstack.chaos.view_checksums import ViewSums
 from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.errors import OncehouseError, PermanentError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 300.0
 _PATIENCE_SECONDS_A_RECORD = 0.01
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _VIEW = "_sums_of_batches"
 
 
@@ -52,7 +52,7 @@ class NoFaultError(PermanentError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class ChaosEnvironment:
     """What all runs share."""
 
     file: Path
@@ -70,31 +70,39 @@ class Ground:
         return self.folder / "tmp"
 
 
-class Play:
+class ScenarioRun:
     def __init__(
-        self, ground: Ground, number: int, *, defect: str = "", clickhouse: dict[str, object] | None = None
+        self,
+        environment: ChaosEnvironment,
+        number: int,
+        *,
+        defect: str = "",
+        clickhouse: dict[str, object] | None = None,
     ) -> None:
-        """`defect` names what processes of this play start with; `clickhouse` are settings it needs otherwise."""
-        self.ground = ground
-        self.folder = ground.folder / f"run-{number}"
+        """`defect` names what processes of this run start with; `clickhouse` are settings it needs otherwise."""
+        self.environment = environment
+        self.folder = environment.folder / f"run-{number}"
         self.folder.mkdir(parents=True)
         self._defect = defect
         self._waves = 0
-        place = Place(
+        place = RunPlace(
             folder=self.folder,
-            bootstrap_servers=ground.stack.kafka.bootstrap_servers,
-            clickhouse_url=ground.proxy.url,
+            bootstrap_servers=environment.stack.kafka.bootstrap_servers,
+            clickhouse_url=environment.proxy.url,
             number=number,
-            spark_settings=spark_settings(ground.jars, ground.scratch),
+            spark_settings=spark_settings(environment.jars, environment.scratch),
             clickhouse=clickhouse or {},
         )
         self.database = place.database
         self.file = write_there(
-            ground.file, place, events=ground.traffic.records, keep_registry=ground.keep_registry
+            environment.file,
+            place,
+            events=environment.traffic.records,
+            keep_registry=environment.keep_registry,
         )
         self.pipeline: Pipeline = load_pipeline(self.file)
         make_topics(
-            place.bootstrap_servers, self.pipeline.source.topics, partitions=ground.traffic.partitions
+            place.bootstrap_servers, self.pipeline.source.topics, partitions=environment.traffic.partitions
         )
         self._create_tables()
 
@@ -103,12 +111,12 @@ class Play:
         client.command(f"CREATE DATABASE {quote(self.database)}")
         for table in self.pipeline.tables:
             client.command(ddl_of(self.pipeline, table))
-            client.command(view_of(table).create())
+            client.command(make_view(table).create())
 
     @property
     def client(self) -> Client:
         """Straight to the server: faults of the proxy are for the pipeline alone."""
-        return connect(ClickHouse(url=self.ground.stack.clickhouse.url))
+        return connect(ClickHouse(url=self.environment.stack.clickhouse.url))
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -122,15 +130,15 @@ class Play:
 
     def send(self, waves: int = 1) -> None:
         """Send the next waves of the traffic."""
-        for wave in self.ground.traffic.waves[self._waves : self._waves + waves]:
-            produce(self.ground.stack.kafka.bootstrap_servers, self.pipeline.source.topics, wave)
+        for wave in self.environment.traffic.waves[self._waves : self._waves + waves]:
+            produce(self.environment.stack.kafka.bootstrap_servers, self.pipeline.source.topics, wave)
         self._waves += waves
 
     # Who works
 
     @property
     def _patience_seconds(self) -> float:
-        return _PATIENCE_SECONDS + self.ground.traffic.records * _PATIENCE_SECONDS_A_RECORD
+        return _PATIENCE_SECONDS + self.environment.traffic.records * _PATIENCE_SECONDS_A_RECORD
 
     @property
     def log(self) -> Path:
@@ -142,7 +150,7 @@ class Play:
         with start_command(
             (*words, "--debug", *command, str(self.file)),
             log=self.log,
-            scratch=self.ground.scratch,
+            scratch=self.environment.scratch,
             environment={"ONCEHOUSE_CRASH_AT": crash_at},
         ) as process:
             yield process
@@ -185,7 +193,7 @@ class Play:
                 moved, seen = time.monotonic(), now
             if time.monotonic() - moved > self._patience_seconds / 5:
                 break
-            time.sleep(_LOOK_SECONDS * 5)
+            time.sleep(_POLL_SECONDS * 5)
         self.end_in_order(process)
 
     def end_in_order(self, process: subprocess.Popen[bytes]) -> None:
@@ -208,7 +216,7 @@ class Play:
                 raise NotHeldError(
                     f"waited {self._patience_seconds:.0f} s in vain for {what}: {self.last_line()}"
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def said(self) -> str:
         """All that its processes have said."""
@@ -233,7 +241,7 @@ class Play:
     def _is_done(self) -> bool:
         if not self.has_ledger:
             return False
-        expected = sum(len(wave) for wave in self.ground.traffic.waves[: self._waves])
+        expected = sum(len(wave) for wave in self.environment.traffic.waves[: self._waves])
         settled = sum(epochs.read_positions(self.catalog).values())
         return settled >= expected and not self.unloaded()
 
@@ -260,7 +268,7 @@ class Play:
         return int(rows)
 
 
-def view_of(table: Table) -> ViewSums:
+def make_view(table: Table) -> ViewSums:
     """A view behind each table, which has to be right as well."""
     return ViewSums(
         view=f"{table.name}{_VIEW}",

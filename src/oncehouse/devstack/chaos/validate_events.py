@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.devstack.chaos.generators.factory import SAMPLE_ADVICE, Record
+from oncehouse.devstack.chaos.generators.factory import SAMPLE_ADVICE, GeneratedRecord
 from oncehouse.devstack.chaos.load_plan import POISON
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.checks.record_sample import Sample, read_block
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
 
 
-def read_records(pipeline: Pipeline, records: Sequence[Record]) -> Sample:
+def read_records(pipeline: Pipeline, records: Sequence[GeneratedRecord]) -> Sample:
     """What the pipeline would make of these records."""
     block = pa.record_batch(
         {
@@ -38,7 +38,7 @@ def read_records(pipeline: Pipeline, records: Sequence[Record]) -> Sample:
         return read_block(pipeline, declared_schemas(pipeline), block, folder)
 
 
-def demand_fit(pipeline: Pipeline, records: Sequence[Record], *, made: bool) -> None:
+def require_valid(pipeline: Pipeline, records: Sequence[GeneratedRecord], *, made: bool) -> None:
     """Refuse to begin with records of which some would be dead letters."""
     sample = read_records(pipeline, records)
     if not sample.dead:
@@ -55,7 +55,7 @@ def demand_fit(pipeline: Pipeline, records: Sequence[Record], *, made: bool) -> 
     )
 
 
-def empty_tables(pipeline: Pipeline, records: Sequence[Record]) -> list[str]:
+def empty_tables(pipeline: Pipeline, records: Sequence[GeneratedRecord]) -> list[str]:
     """Places of tables that none of the records go to."""
     sample = read_records(pipeline, records)
     return [table.name for table in pipeline.tables if table.name not in sample.rows]
@@ -65,7 +65,7 @@ def find_poison(pipeline: Pipeline, headers: tuple[tuple[str, bytes], ...]) -> t
     """Those of the known poisons that become exactly one dead letter of this pipeline."""
     found = []
     for value in POISON:
-        sample = read_records(pipeline, [Record(value=value, headers=headers)])
+        sample = read_records(pipeline, [GeneratedRecord(value=value, headers=headers)])
         if (sample.records, sample.dead) == (1, 1):
             found.append(value)
     return tuple(found)

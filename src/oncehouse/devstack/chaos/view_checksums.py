@@ -27,7 +27,7 @@ class ViewSums:
         )
 
     @property
-    def differing(self) -> str:
+    def mismatch_query(self) -> str:
         """Batches of the table that the view has summed up otherwise: batch, rows in the table, rows in the view.
 
         A batch of which the table has nothing left is not among them: the view does not follow what is deleted.

@@ -14,7 +14,7 @@ from oncehouse.errors import OncehouseError
 _INTERRUPTED_EXIT_CODE = 130
 
 
-class DemoResult(Protocol):
+class DemoOutcome(Protocol):
     @property
     def went_well(self) -> bool: ...
 
@@ -22,7 +22,7 @@ class DemoResult(Protocol):
 
 
 class Demo(Protocol):
-    def __call__(self, *, events: int, say: Callable[[str], None]) -> DemoResult: ...
+    def __call__(self, *, events: int, say: Callable[[str], None]) -> DemoOutcome: ...
 
 
 def show_demo(demo: Demo, arguments: Sequence[str] | None, *, described: str | None, events: int) -> int:

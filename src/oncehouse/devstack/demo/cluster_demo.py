@@ -24,7 +24,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.demo.cli import show_demo
-from oncehouse.devstack.demo.events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
+from oncehouse.devstack.demo.events import FIELDS, IDENTITY, DemoTraffic, make_topic, plan_traffic, produce
 from oncehouse.devstack.demo.results import Comparison, compare
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.spark import CLUSTER
@@ -85,10 +85,10 @@ class ClusterResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stage:
+class _ClusterDemoRun:
     folder: Path
     stack: Stack
-    traffic: Traffic
+    traffic: DemoTraffic
     say: Callable[[str], None]
 
     @property
@@ -112,75 +112,77 @@ def run_cluster_demo(*, events: int = EVENTS, say: Callable[[str], None] = print
         at_end.callback(stack.discard)
         say("starting Kafka, ClickHouse, PostgreSQL, an S3 API, a Spark master and two workers")
         stack.up(_PARTS, say=say)
-        stage = _Stage(folder=folder, stack=stack, traffic=plan_traffic(events), say=say)
-        return _play(stage)
+        demo_run = _ClusterDemoRun(folder=folder, stack=stack, traffic=plan_traffic(events), say=say)
+        return _play(demo_run)
 
 
-def _play(stage: _Stage) -> ClusterResult:
-    traffic, servers = stage.traffic, stage.stack.kafka.bootstrap_servers
+def _play(demo_run: _ClusterDemoRun) -> ClusterResult:
+    traffic, servers = demo_run.traffic, demo_run.stack.kafka.bootstrap_servers
     make_topic(servers, _TOPIC, partitions=_PARTITIONS)
-    stage.say(f"producing {len(traffic.first)} events")
+    demo_run.say(f"producing {len(traffic.first)} events")
     produce(servers, _TOPIC, traffic.first, partitions=_PARTITIONS)
-    stage.file.write_text(describe_cluster_pipeline(stage.stack, events=len(traffic.first)))
-    if not _run(stage, "table", "table", "create", "--yes"):
+    demo_run.file.write_text(describe_cluster_pipeline(demo_run.stack, events=len(traffic.first)))
+    if not _run(demo_run, "table", "table", "create", "--yes"):
         raise PermanentError("The table could not be made.")
-    catalog = open_catalog(load_pipeline(stage.file))
+    catalog = open_catalog(load_pipeline(demo_run.file))
     try:
-        with stage.start("driver-1", "run") as first:
-            _await(stage, "driver-1", first, lambda: _settled(catalog) > 0)
-            stage.say("driver 1 works; starting driver 2, which waits")
-            with stage.start("driver-2", "run") as second:
-                _kill_on_the_way(stage, catalog, first)
-                stage.say(f"sending {len(traffic.resent)} events once more")
+        with demo_run.start("driver-1", "run") as first:
+            _await(demo_run, "driver-1", first, lambda: _settled(catalog) > 0)
+            demo_run.say("driver 1 works; starting driver 2, which waits")
+            with demo_run.start("driver-2", "run") as second:
+                _kill_on_the_way(demo_run, catalog, first)
+                demo_run.say(f"sending {len(traffic.resent)} events once more")
                 produce(servers, _TOPIC, traffic.resent, partitions=_PARTITIONS)
-                return _finish(stage, catalog, second)
+                return _finish(demo_run, catalog, second)
     finally:
         catalog.close()
 
 
-def _kill_on_the_way(stage: _Stage, catalog: Catalog, driver: subprocess.Popen[bytes]) -> None:
-    _go_to(stage, catalog, driver, 0.2)
-    executors = _executors(stage.stack, CLUSTER[1])
+def _kill_on_the_way(demo_run: _ClusterDemoRun, catalog: Catalog, driver: subprocess.Popen[bytes]) -> None:
+    _go_to(demo_run, catalog, driver, 0.2)
+    executors = _executors(demo_run.stack, CLUSTER[1])
     if not executors:
-        raise PermanentError(f"{CLUSTER[1]} has no executor. Its log is {stage.stack.log(CLUSTER[1])}.")
+        raise PermanentError(f"{CLUSTER[1]} has no executor. Its log is {demo_run.stack.log(CLUSTER[1])}.")
     signal_tree(executors[0], signal.SIGKILL)
-    stage.say(f"killed an executor with -9 after {_settled(catalog)} records")
-    _go_to(stage, catalog, driver, 0.4)
-    machine = stage.stack.process(CLUSTER[2])
+    demo_run.say(f"killed an executor with -9 after {_settled(catalog)} records")
+    _go_to(demo_run, catalog, driver, 0.4)
+    machine = demo_run.stack.process(CLUSTER[2])
     if machine is None:
-        raise PermanentError(f"{CLUSTER[2]} has ended by itself. Its log is {stage.stack.log(CLUSTER[2])}.")
+        raise PermanentError(
+            f"{CLUSTER[2]} has ended by itself. Its log is {demo_run.stack.log(CLUSTER[2])}."
+        )
     signal_tree(machine.pid, signal.SIGKILL)
-    stage.say(f"killed a machine with -9, worker and executors, after {_settled(catalog)} records")
-    _go_to(stage, catalog, driver, 0.6)
+    demo_run.say(f"killed a machine with -9, worker and executors, after {_settled(catalog)} records")
+    _go_to(demo_run, catalog, driver, 0.6)
     signal_tree(driver.pid, signal.SIGKILL)
     driver.wait()
     settled = _settled(catalog)
-    stage.say(f"killed driver 1 with -9 after {settled} records")
-    if settled >= len(stage.traffic.first):
+    demo_run.say(f"killed driver 1 with -9 after {settled} records")
+    if settled >= len(demo_run.traffic.first):
         raise PermanentError("The pipeline was done before all was killed. Run the demo with more --events.")
 
 
-def _finish(stage: _Stage, catalog: Catalog, second: subprocess.Popen[bytes]) -> ClusterResult:
-    traffic = stage.traffic
-    _await(stage, "driver-2", second, lambda: _settled(catalog) >= traffic.produced)
-    client = connect(ClickHouse(url=stage.stack.clickhouse.url))
+def _finish(demo_run: _ClusterDemoRun, catalog: Catalog, second: subprocess.Popen[bytes]) -> ClusterResult:
+    traffic = demo_run.traffic
+    _await(demo_run, "driver-2", second, lambda: _settled(catalog) >= traffic.produced)
+    client = connect(ClickHouse(url=demo_run.stack.clickhouse.url))
 
     def arrived() -> bool:
         ((rows,),) = client.query(f"SELECT count() FROM {TABLE}")  # noqa: S608 - own name
         return int(rows) >= traffic.unique
 
-    _await(stage, "driver-2", second, arrived)
+    _await(demo_run, "driver-2", second, arrived)
     tokens = {lease.token for lease in leases.list_leases(catalog)}
     second.send_signal(signal.SIGTERM)
     ended = second.wait(_SLOWEST_SECONDS)
-    stage.say("driver 2 took over, finished and was stopped; verifying")
-    verified = _run(stage, "verify", "verify")
+    demo_run.say("driver 2 took over, finished and was stopped; verifying")
+    verified = _run(demo_run, "verify", "verify")
     return ClusterResult(
         produced=traffic.produced,
         expected_rows=traffic.unique,
         found=compare(client, TABLE, traffic),
         executors_killed=1,
-        machines_killed=int(stage.stack.process(CLUSTER[2]) is None),
+        machines_killed=int(demo_run.stack.process(CLUSTER[2]) is None),
         drivers_followed=int(tokens == {2} and ended == 0),
         verified=verified,
     )
@@ -233,24 +235,28 @@ def _settled(catalog: Catalog) -> int:
     return epochs.total_counts(catalog).read if catalog.exists() else 0
 
 
-def _go_to(stage: _Stage, catalog: Catalog, driver: subprocess.Popen[bytes], share: float) -> None:
-    wanted = int(len(stage.traffic.first) * share)
-    _await(stage, "driver-1", driver, lambda: _settled(catalog) >= wanted)
+def _go_to(
+    demo_run: _ClusterDemoRun, catalog: Catalog, driver: subprocess.Popen[bytes], share: float
+) -> None:
+    wanted = int(len(demo_run.traffic.first) * share)
+    _await(demo_run, "driver-1", driver, lambda: _settled(catalog) >= wanted)
 
 
-def _await(stage: _Stage, name: str, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+def _await(
+    demo_run: _ClusterDemoRun, name: str, process: subprocess.Popen[bytes], condition: Callable[[], bool]
+) -> None:
     deadline = time.monotonic() + _SLOWEST_SECONDS
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise PermanentError(f"{name} did not go on. Its last words:\n{last_words(stage.log(name))}")
+            raise PermanentError(f"{name} did not go on. Its last words:\n{last_words(demo_run.log(name))}")
         time.sleep(0.05)
 
 
-def _run(stage: _Stage, name: str, *command: str) -> bool:
-    with stage.start(name, *command) as process:
+def _run(demo_run: _ClusterDemoRun, name: str, *command: str) -> bool:
+    with demo_run.start(name, *command) as process:
         if process.wait(_SLOWEST_SECONDS) == 0:
             return True
-    stage.say(last_words(stage.log(name)))
+    demo_run.say(last_words(demo_run.log(name)))
     return False
 
 

@@ -63,7 +63,7 @@ _FLUSH_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class DemoTraffic:
     """Serial numbers in the order in which they are sent, and how many broken records go between them."""
 
     first: Serials
@@ -82,25 +82,25 @@ class Traffic:
 
 def plan_traffic(
     events: int, *, broken: int = 0, resent_share: float = _RESENT_SHARE, seed: int = 7
-) -> Traffic:
+) -> DemoTraffic:
     """`events` events, duplicates included; the re-sent slice is the beginning of the traffic."""
     resent = int(events * resent_share)
     count = events - resent
     serials = draw_serials(np.random.default_rng(seed), count)
-    return Traffic(
+    return DemoTraffic(
         first=serials, resent=serials[:resent], unique=int(serials.max(initial=-1)) + 1, broken=broken
     )
 
 
-def draw_serials(chance: np.random.Generator, count: int, *, sent_before: int = 0) -> Serials:
+def draw_serials(rng: np.random.Generator, count: int, *, sent_before: int = 0) -> Serials:
     """The next `count` serial numbers after those below `sent_before`: new ones in order, repeats between them."""
-    kind = chance.random(count)
+    kind = rng.random(count)
     if not sent_before:
         kind[:1] = 1.0  # nothing came before the first event that it could repeat
     fresh = kind >= _NEAR_SHARE + _FAR_SHARE
     newest = sent_before + np.cumsum(fresh) - 1
-    near = np.maximum(newest - chance.integers(0, _NEAR_DISTANCE, count), 0)
-    far = (chance.random(count) * newest).astype(np.int64)
+    near = np.maximum(newest - rng.integers(0, _NEAR_DISTANCE, count), 0)
+    far = (rng.random(count) * newest).astype(np.int64)
     return np.where(fresh, newest, np.where(kind < _NEAR_SHARE, near, far))
 
 

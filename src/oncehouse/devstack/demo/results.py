@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote, quote_table
-from oncehouse.devstack.demo.events import FIELDS, IDENTITY, Traffic, make_columns
+from oncehouse.devstack.demo.events import FIELDS, IDENTITY, DemoTraffic, make_columns
 
 _PRODUCED_TABLE = "produced"
 _BLOCK_EVENTS = 500_000
@@ -43,7 +43,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class DemoResult:
     produced: int
     unique: int
     duplicates: int
@@ -85,7 +85,7 @@ class Result:
         ]
 
 
-def compare(client: Client, table: str, traffic: Traffic) -> Comparison:
+def compare(client: Client, table: str, traffic: DemoTraffic) -> Comparison:
     """Count by content: every field of every event takes part."""
     _insert_produced(client, traffic.unique)
     event = f"sipHash128({', '.join(quote(name) for name in FIELDS)})"

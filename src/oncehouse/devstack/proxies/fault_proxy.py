@@ -2,9 +2,9 @@
 
 It forwards bytes as they come and reads only what it must: HTTP without pipelining takes turns, so the first
 bytes from the client after an answer begin a request, and its first line tells an INSERT. A fault befalls
-INSERTs alone, as many as it was asked for, and is counted when it has happened. What a fault does to the bytes
-is `_Exchange`'s part; `FaultProxy` owns the connections and knows whose turn it is. What INSERTs carried is kept as
-hashes (`bodies`), by which a repeat can be held to what was sent before.
+INSERTs alone, as many as it was asked for, and is counted when it has happened. `_ProxiedConnection` does to the
+bytes what a fault says; `FaultProxy` owns the connections and knows whose turn it is. `bodies` keeps hashes of what
+INSERTs carried, so that a repeat can be compared with what was sent before.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class FaultProxy:
                 continue
             with self._lock:
                 self._connections |= {client, server}
-            exchange = _Exchange(self, client, server)
+            exchange = _ProxiedConnection(self, client, server)
             for pump in (exchange.pump_requests, exchange.pump_answers):
                 threading.Thread(target=pump, name="oncehouse-proxy", daemon=True).start()
 
@@ -151,9 +151,9 @@ class FaultProxy:
             return
         with socket.create_connection((LOCALHOST, self._server_port)) as server:
             server.sendall(request)
-            self.hear_late(_read_whole(server, b""))
+            self.record_late_answer(_read_whole(server, b""))
 
-    def hear_late(self, answer: bytes) -> None:
+    def record_late_answer(self, answer: bytes) -> None:
         found = _CODE.search(answer.partition(_HEAD_END)[0])
         self.late_answers.append(int(found[1]) if found else 0)
 
@@ -164,7 +164,7 @@ class FaultProxy:
             self._connections -= set(connections)
 
 
-class _Exchange:
+class _ProxiedConnection:
     """One client's connection and the one behind it."""
 
     def __init__(self, proxy: FaultProxy, client: socket.socket, server: socket.socket) -> None:
@@ -242,7 +242,7 @@ class _Exchange:
         with suppress(OSError):
             while chunk := self._server.recv(_CHUNK_BYTES):
                 if self._late is not None:
-                    self._proxy.hear_late(chunk)
+                    self._proxy.record_late_answer(chunk)
                     self._late.set()
                     self._late = None
                 if self._awaits_answer is not None:

@@ -17,7 +17,7 @@ _NOT_PASSED_ON = {"transfer-encoding", "content-length", "connection", "x-clickh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class HttpRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -32,29 +32,29 @@ class Request:
         """An INSERT's rows may follow it."""
         return self.parameters.get("query") or self.body[:65536].decode("utf-8", errors="replace")
 
-    def rewritten(self, sql: str) -> Request:
+    def rewritten(self, sql: str) -> HttpRequest:
         """With another text; what else the request carries stays."""
         parameters = self.parameters
         if "query" in parameters:
             return self._with(urlencode({**parameters, "query": sql}), self.body)
         return self._with(urlsplit(self.path).query, sql.encode())
 
-    def carrying(self, sql: str, body: bytes) -> Request:
+    def with_rows(self, sql: str, body: bytes) -> HttpRequest:
         return self._with(urlencode({**self.parameters, "query": sql}), body)
 
-    def unnamed(self) -> Request:
+    def unnamed(self) -> HttpRequest:
         """Without its query id and its session, which belong to the server that was asked first."""
         parameters = {name: value for name, value in self.parameters.items() if name not in _OF_ONE_SERVER}
         path = f"{urlsplit(self.path).path}?{urlencode(parameters)}"
-        return Request(method=self.method, path=path, headers=self.headers, body=self.body)
+        return HttpRequest(method=self.method, path=path, headers=self.headers, body=self.body)
 
-    def _with(self, query: str, body: bytes) -> Request:
+    def _with(self, query: str, body: bytes) -> HttpRequest:
         path = f"{urlsplit(self.path).path}?{query}"
-        return Request(method="POST", path=path, headers=self.headers, body=body)
+        return HttpRequest(method="POST", path=path, headers=self.headers, body=body)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
@@ -64,14 +64,14 @@ class Answer:
         return self.status == http.HTTPStatus.OK
 
 
-def ask(request: Request, port: int) -> Answer:
+def ask(request: HttpRequest, port: int) -> HttpAnswer:
     """What a server of this machine says."""
     connection = http.client.HTTPConnection(LOCALHOST, port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request(request.method, request.path, body=request.body, headers=request.headers)
         response = connection.getresponse()
         body = response.read()
-        return Answer(status=response.status, headers=tuple(response.getheaders()), body=body)
+        return HttpAnswer(status=response.status, headers=tuple(response.getheaders()), body=body)
     except (OSError, http.client.HTTPException) as error:
         return refuse(210, f"the server behind the stand-in is away: {error}")
     finally:
@@ -80,7 +80,7 @@ def ask(request: Request, port: int) -> Answer:
 
 class ReplicaServer(ThreadingHTTPServer):
     daemon_threads = True
-    answer: Callable[[Request], tuple[Answer, str]]
+    answer: Callable[[HttpRequest], tuple[HttpAnswer, str]]
     """The answer, and the name of the server that gave it; empty: no header says so."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         dropped = {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
-        request = Request(
+        request = HttpRequest(
             method=self.command,
             path=self.path,
             headers={name: value for name, value in self.headers.items() if name.lower() not in dropped},
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         return bytes(body)
 
 
-def refuse(code: int, message: str) -> Answer:
+def refuse(code: int, message: str) -> HttpAnswer:
     body = f"Code: {code}. DB::Exception: {message}. (STAND_IN)\n".encode()
     headers = (("X-ClickHouse-Exception-Code", str(code)),)
-    return Answer(status=http.HTTPStatus.INTERNAL_SERVER_ERROR, headers=headers, body=body)
+    return HttpAnswer(status=http.HTTPStatus.INTERNAL_SERVER_ERROR, headers=headers, body=body)

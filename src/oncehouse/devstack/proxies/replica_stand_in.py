@@ -30,9 +30,9 @@ from typing import Any, Self, assert_never
 
 from oncehouse.devstack.proxies.replica_http import (
     TIMEOUT_SECONDS,
-    Answer,
+    HttpAnswer,
+    HttpRequest,
     ReplicaServer,
-    Request,
     ask,
     refuse,
 )
@@ -61,7 +61,7 @@ class ReplicaStandIn:
         self._ports = ports
         self._changed = threading.Condition()
         self._writing = threading.Lock()
-        self._waiting: list[tuple[float, Request]] = []
+        self._waiting: list[tuple[float, HttpRequest]] = []
         self._written = self._applied = 0
         self._turns = {kind: itertools.cycle([0]) for kind in Statement}
         self._without_keeper: set[int] = set()
@@ -127,11 +127,11 @@ class ReplicaStandIn:
 
     # What a request becomes
 
-    def _reply(self, request: Request) -> tuple[Answer, str]:
+    def _reply(self, request: HttpRequest) -> tuple[HttpAnswer, str]:
         answer, server = self.answer(request)
         return answer, self.name_of(server) if self.names_servers else ""
 
-    def answer(self, request: Request) -> tuple[Answer, int]:
+    def answer(self, request: HttpRequest) -> tuple[HttpAnswer, int]:
         """The answer, and which server gave it."""
         kind = read_statement(request.sql)
         server = 0
@@ -141,7 +141,7 @@ class ReplicaStandIn:
         self.statements[kind, server] += 1
         return self._perform(kind, request, server), server
 
-    def _perform(self, kind: Statement, request: Request, server: int) -> Answer:
+    def _perform(self, kind: Statement, request: HttpRequest, server: int) -> HttpAnswer:
         match kind:
             case Statement.READ:
                 answer = self._read(request, server)
@@ -161,7 +161,7 @@ class ReplicaStandIn:
                 assert_never(kind)
         return answer
 
-    def _read(self, request: Request, server: int) -> Answer:
+    def _read(self, request: HttpRequest, server: int) -> HttpAnswer:
         sequential = request.parameters.get("select_sequential_consistency") == "1"
         if sequential and self.has_quorum and server and self.delayed:
             return refuse(289, "Replica doesn't have part which was successfully written to quorum")
@@ -171,15 +171,15 @@ class ReplicaStandIn:
             return self._ask(request, server)
         return self._ask(request.rewritten(imitate(request.sql, self._facts(server))), server)
 
-    def _insert_select(self, request: Request, parts: InsertSelect, server: int) -> Answer:
+    def _insert_select(self, request: HttpRequest, parts: InsertSelect, server: int) -> HttpAnswer:
         """The rows are those of the server that was reached, and are then written as any others."""
         select = imitate(parts.select, self._facts(server))
         rows = self._ask(request.rewritten(f"{select}\nFORMAT TabSeparated").unnamed(), server)
         if not rows.is_success:
             return rows
-        return self._write(request.carrying(f"{parts.insert} FORMAT TabSeparated", rows.body))
+        return self._write(request.with_rows(f"{parts.insert} FORMAT TabSeparated", rows.body))
 
-    def _write(self, request: Request) -> Answer:
+    def _write(self, request: HttpRequest) -> HttpAnswer:
         with self._writing:
             answer = self._ask(request, 0)
             if answer.is_success:
@@ -189,13 +189,13 @@ class ReplicaStandIn:
                     self._changed.notify_all()
         return answer
 
-    def _create(self, request: Request) -> Answer:
+    def _create(self, request: HttpRequest) -> HttpAnswer:
         """Nothing that is under way has to be there before; a table is empty on both."""
         with self._writing:
             answer = self._ask(request, 0)
             return self._ask(request, 1) if answer.is_success else answer
 
-    def _sync(self, request: Request, server: int) -> Answer:
+    def _sync(self, request: HttpRequest, server: int) -> HttpAnswer:
         if server in self._without_keeper:
             return refuse(242, "Table is in readonly mode")
         seconds = float(request.parameters.get("receive_timeout", "300"))
@@ -203,7 +203,7 @@ class ReplicaStandIn:
             upto = self._written
             if server and not self._changed.wait_for(lambda: self._applied >= upto, timeout=seconds):
                 return refuse(159, "SYNC REPLICA: command timed out. See the 'receive_timeout' setting")
-        return Answer(status=http.HTTPStatus.OK, headers=(), body=b"")
+        return HttpAnswer(status=http.HTTPStatus.OK, headers=(), body=b"")
 
     def _apply(self) -> None:
         """Bring replica-2 what is due, in order."""
@@ -227,7 +227,7 @@ class ReplicaStandIn:
             return None
         return max(0.001, self._waiting[0][0] - time.monotonic())
 
-    def _ask(self, request: Request, server: int) -> Answer:
+    def _ask(self, request: HttpRequest, server: int) -> HttpAnswer:
         return ask(request, self._ports[server])
 
     def _facts(self, server: int) -> dict[str, Any]:

@@ -30,7 +30,9 @@ def at(topic: str, partition: int, first: int, last: int | None = None) -> Span:
     return Span(topic=topic, partition=partition, first=first, last=first if last is None else last)
 
 
-def make_letters(places=tuple(PLACES), reasons=tuple(REASONS), values: list[bytes] | None = None) -> pa.Table:
+def make_dead_letters(
+    places=tuple(PLACES), reasons=tuple(REASONS), values: list[bytes] | None = None
+) -> pa.Table:
     topics, partitions, offsets = zip(*places, strict=True)
     columns = [
         pa.array(topics, pa.string()).dictionary_encode(),
@@ -53,7 +55,7 @@ def make_plan(folder, **changes) -> ReadPlan:
 
 
 def chosen(selection: Selection) -> list[tuple[str, int, int]]:
-    flags = selection.chosen(make_letters()).to_pylist()
+    flags = selection.chosen(make_dead_letters()).to_pylist()
     return [place for place, flag in zip(PLACES, flags, strict=True) if flag]
 
 
@@ -106,7 +108,7 @@ def test_a_selection_survives_its_way_through_the_catalog(reason, topic, since, 
 def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
     store = FileStore(str(tmp_path))
     places = [("b", 0, 4), ("a", 0, 9), ("a", 0, 3), ("gone", 0, 1)]
-    letters = make_letters(
+    letters = make_dead_letters(
         places,
         ["wrong_type", "wrong_type", "not_json", "wrong_type"],
         [b'{"id": 4}', b'{"id": 9}', b"{", b'{"id": 1}'],
@@ -138,7 +140,7 @@ def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_pat
     store = FileStore(str(tmp_path))
     writer = DeadLetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", LetterKind.DEAD)
     for start in range(0, 25, 5):
-        letters = make_letters([("a", 0, start + n) for n in range(5)], ["not_json"] * 4 + ["empty"])
+        letters = make_dead_letters([("a", 0, start + n) for n in range(5)], ["not_json"] * 4 + ["empty"])
         writer.add(letters.columns)
     written = writer.finish()
     assert [found.rows for found in written] == [10, 10, 5]
@@ -154,7 +156,7 @@ def test_large_letters_roll_over_by_their_bytes(tmp_path):
         make_plan(tmp_path, part_bytes=1000), FileStore(str(tmp_path)), "r1", LetterKind.DEAD
     )
     for number in range(3):
-        letters = make_letters([("a", 0, number)], ["too_big"], [b"x" * 2000])
+        letters = make_dead_letters([("a", 0, number)], ["too_big"], [b"x" * 2000])
         writer.add(letters.columns)
     assert [found.rows for found in writer.finish()] == [1, 1, 1]
 
@@ -163,7 +165,7 @@ def test_large_letters_roll_over_by_their_bytes(tmp_path):
 def long_file(tmp_path):
     """25,000 letters of two topics, a letter a second: three row groups."""
     number = 25_000
-    letters = make_letters(
+    letters = make_dead_letters(
         [("a" if n < 12_000 else "b", n % 3, n) for n in range(number)], ["not_json", "empty"] * (number // 2)
     )
     times = pa.array([n * 1_000_000 for n in range(number)], pa.timestamp("us", tz="UTC"))
@@ -208,7 +210,7 @@ def make_edits(letters: pa.Table, values: list[bytes | None]) -> pa.Table:
 
 
 def test_an_edit_takes_the_place_of_the_value_of_its_letter_alone():
-    letters = make_letters(values=[b"1", b"2", b"3", b"4", b"5"])
+    letters = make_dead_letters(values=[b"1", b"2", b"3", b"4", b"5"])
     edits = [make_edits(letters.take([3, 1]), [b"four", b"old"]), make_edits(letters.take([1]), [b"two"])]
     edited, meant = apply_edits(letters, edits)
     assert edited.column("value").to_pylist() == [b"1", b"two", b"3", b"four", b"5"]
@@ -218,7 +220,7 @@ def test_an_edit_takes_the_place_of_the_value_of_its_letter_alone():
 
 def test_edited_letters_are_decoded_from_their_new_bytes_and_the_others_are_carried(tmp_path):
     store = FileStore(str(tmp_path))
-    letters = make_letters([("a", 0, 1), ("a", 0, 2), ("b", 0, 3)], ["not_json"] * 3, [b"{", b"{", b"{"])
+    letters = make_dead_letters([("a", 0, 1), ("a", 0, 2), ("b", 0, 3)], ["not_json"] * 3, [b"{", b"{", b"{"])
     edits = make_edits(letters.take([2, 0]), [b'{"id": 3}', b"still no json"])
     file = store.put("letters.parquet", lambda path: write_dead_letters(path, letters))
     edit = store.put("edits.parquet", lambda path: write_dead_letters(path, edits))

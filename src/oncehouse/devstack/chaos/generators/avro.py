@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.generators.text import spell
+from oncehouse.devstack.chaos.generators.text import format_scalar
 from oncehouse.devstack.chaos.generators.values import NANOSECONDS
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.default_writer import write_default, write_number
@@ -121,7 +121,10 @@ def _write(  # noqa: PLR0911 - one case a kind
             return _write_blocks([_write(inner, item, one) for one in value])
         case s.Map(value=inner), c.Map(key=key, value=item):
             return _write_blocks(
-                [_sized(spell(key, name).encode()) + _write(inner, item, one) for name, one in value.items()]
+                [
+                    _sized(format_scalar(key, name).encode()) + _write(inner, item, one)
+                    for name, one in value.items()
+                ]
             )
         case s.Record() as record, c.Tuple(fields=fields):
             return write_record(record, dict(fields), value)
@@ -147,7 +150,7 @@ def _write_primitive(node: s.Primitive, leaf: c.ColumnType, value: Any) -> bytes
         case "bytes":
             return _sized(_bytes_of(node, leaf, value))
         case _:
-            return _sized(spell(leaf, value).encode())
+            return _sized(format_scalar(leaf, value).encode())
 
 
 def _count(node: s.Primitive, leaf: c.ColumnType, value: Any) -> int:
@@ -166,7 +169,7 @@ def _bytes_of(node: s.Primitive | s.Fixed, leaf: c.ColumnType, value: Any) -> by
         whole = int(Decimal(value).scaleb(node.scale))
         size = node.size if isinstance(node, s.Fixed) else (whole.bit_length() + 8) // 8
         return whole.to_bytes(size, "big", signed=True)
-    return bytes(value.bytes) if isinstance(leaf, c.Uuid) else spell(leaf, value).encode()
+    return bytes(value.bytes) if isinstance(leaf, c.Uuid) else format_scalar(leaf, value).encode()
 
 
 def _sized(content: bytes) -> bytes:

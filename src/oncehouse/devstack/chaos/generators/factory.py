@@ -32,7 +32,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class GeneratedRecord:
     """What one message of Kafka is made of."""
 
     value: bytes
@@ -41,7 +41,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writer:
+class RecordWriter:
     types: Mapping[str, c.ColumnType]
     """Fields of an event, with types whose values can be written."""
     write: Callable[[Sequence[Values]], bytes]
@@ -53,26 +53,28 @@ class Writer:
     """Whether values may be hard to write or at the ends of their range."""
 
 
-def writer_of(pipeline: Pipeline) -> Writer:
+def writer_of(pipeline: Pipeline) -> RecordWriter:
     source = pipeline.source
     types = {name: parse_type(text) for name, text in source.decoded_fields.items()}
     match source.format:
         case "json":
-            return Writer(types=types, write=lambda events: texts.write_json(types, events[0]))
+            return RecordWriter(types=types, write=lambda events: texts.write_json(types, events[0]))
         case "jsonl":
-            return Writer(
+            return RecordWriter(
                 types=types, write=lambda events: texts.write_lines(types, events), several=_LINES_A_RECORD
             )
         case "csv":
             csv = source.csv or Csv()
-            return Writer(
+            return RecordWriter(
                 types=types,
                 write=lambda events: texts.write_csv(csv, types, events),
                 several=_LINES_A_RECORD,
                 awkward=False,
             )
         case "text" if source.text is None or source.text.pattern is None:
-            return Writer(types=types, write=lambda events: texts.write_text(types, events[0]), awkward=False)
+            return RecordWriter(
+                types=types, write=lambda events: texts.write_text(types, events[0]), awkward=False
+            )
         case "avro" if source.avro is not None and source.avro.schemas:
             return _avro_writer(pipeline, source.avro, types)
         case "protobuf" if source.protobuf is not None and source.protobuf.schemas:
@@ -88,13 +90,13 @@ def writer_of(pipeline: Pipeline) -> Writer:
             )
 
 
-def _avro_writer(pipeline: Pipeline, section: Avro, types: Mapping[str, c.ColumnType]) -> Writer:
+def _avro_writer(pipeline: Pipeline, section: Avro, types: Mapping[str, c.ColumnType]) -> RecordWriter:
     newest = declared_schemas(pipeline)[-1]
     record = parse_schema(newest.definition, where=f"schema {newest.schema}")
     narrowed = avro.narrow_fields(record, types)
     prefix = _prefix(newest.schema) if section.version == "prefix" else b""
     headers = ((section.header, newest.schema.encode()),) if section.version == "header" else ()
-    return Writer(
+    return RecordWriter(
         types=narrowed,
         write=lambda events: prefix + avro.write_record(record, narrowed, events[0]),
         headers=headers,
@@ -102,7 +104,7 @@ def _avro_writer(pipeline: Pipeline, section: Avro, types: Mapping[str, c.Column
     )
 
 
-def _protobuf_writer(section: Protobuf, types: Mapping[str, c.ColumnType]) -> Writer:
+def _protobuf_writer(section: Protobuf, types: Mapping[str, c.ColumnType]) -> RecordWriter:
     from oncehouse.devstack.chaos.generators import protobuf
     from oncehouse.protobuf.definition import describe
 
@@ -125,7 +127,7 @@ def _protobuf_writer(section: Protobuf, types: Mapping[str, c.ColumnType]) -> Wr
         )
 
     headers = ((section.header, version.encode()),) if section.version == "header" else ()
-    return Writer(types=narrowed, write=write, headers=headers, awkward=False)
+    return RecordWriter(types=narrowed, write=write, headers=headers, awkward=False)
 
 
 def _prefix(version: str) -> bytes:

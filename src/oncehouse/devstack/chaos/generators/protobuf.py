@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.generators.text import spell
+from oncehouse.devstack.chaos.generators.text import format_scalar
 from oncehouse.devstack.chaos.generators.values import NANOSECONDS
 from oncehouse.protobuf import fields as f
 
@@ -167,7 +167,7 @@ def _scalar(field: FieldDescriptor, bare: c.ColumnType, value: Any) -> Any:
     if field.cpp_type in _INT32 | _INT64:
         return _ticks(bare, value)
     if field.cpp_type == _F.CPPTYPE_STRING:
-        text = spell(bare, value)
+        text = format_scalar(bare, value)
         if field.type != _F.TYPE_BYTES:
             return text
         return value.bytes if isinstance(bare, c.Uuid) else text.encode()

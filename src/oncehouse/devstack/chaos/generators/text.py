@@ -15,7 +15,7 @@ Types = Mapping[str, c.ColumnType]
 Values = Mapping[str, Any]
 
 
-def spell(type_: c.ColumnType, value: Any) -> str:  # noqa: PLR0911 - one case a type
+def format_scalar(type_: c.ColumnType, value: Any) -> str:  # noqa: PLR0911 - one case a type
     """A scalar as text."""
     match c.bare(type_):
         case c.Bool():
@@ -25,16 +25,16 @@ def spell(type_: c.ColumnType, value: Any) -> str:  # noqa: PLR0911 - one case a
         case c.Decimal():
             return f"{value:f}"
         case c.DateTime():
-            return spell_moment(value, digits=0)
+            return format_timestamp(value, digits=0)
         case c.DateTime64(precision=precision):
-            return spell_moment(value, digits=precision)
+            return format_timestamp(value, digits=precision)
         case c.Date():
             return str(value.isoformat())
         case _:
             return str(value)
 
 
-def spell_moment(nanoseconds: int, *, digits: int) -> str:
+def format_timestamp(nanoseconds: int, *, digits: int) -> str:
     seconds, rest = divmod(nanoseconds, NANOSECONDS)
     whole = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{whole}.{rest:09d}"[: len(whole) + digits + bool(digits)] + "Z"
@@ -52,14 +52,16 @@ def _json(type_: c.ColumnType, value: Any) -> str:
         case c.Array(item=item):
             return "[" + ",".join(_json(item, one) for one in value) + "]"
         case c.Map(key=key, value=inner):
-            pairs = [f"{json.dumps(spell(key, name))}:{_json(inner, one)}" for name, one in value.items()]
+            pairs = [
+                f"{json.dumps(format_scalar(key, name))}:{_json(inner, one)}" for name, one in value.items()
+            ]
             return "{" + ",".join(pairs) + "}"
         case c.Tuple(fields=fields):
             return write_json(dict(fields), value).decode()
         case c.Integer() | c.Float() | c.Bool():
-            return spell(type_, value)
+            return format_scalar(type_, value)
         case _:
-            return json.dumps(spell(type_, value), ensure_ascii=False)
+            return json.dumps(format_scalar(type_, value), ensure_ascii=False)
 
 
 def write_lines(types: Types, events: Sequence[Values]) -> bytes:
@@ -78,7 +80,7 @@ def write_csv(section: Csv, types: Types, events: Sequence[Values]) -> bytes:
 def _cell(section: Csv, type_: c.ColumnType, value: Any) -> str:
     if value is None:
         return section.null
-    text = spell(type_, value)
+    text = format_scalar(type_, value)
     if section.quote is None:
         # Nothing can stand around a delimiter then, so it cannot stand in a value.
         return text.replace(section.delimiter, " ")
@@ -88,4 +90,4 @@ def _cell(section: Csv, type_: c.ColumnType, value: Any) -> str:
 def write_text(types: Types, values: Values) -> bytes:
     """The one field is the whole text."""
     ((name, type_),) = types.items()
-    return spell(type_, values[name]).encode()
+    return format_scalar(type_, values[name]).encode()

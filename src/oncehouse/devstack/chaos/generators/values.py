@@ -80,50 +80,46 @@ def nth_value(type_: c.ColumnType, number: int) -> Any:  # noqa: C901, PLR0911 -
             return f"event-{number}"
 
 
-def some_value(type_: c.ColumnType, chance: random.Random, *, awkward: bool) -> Any:
+def some_value(type_: c.ColumnType, rng: random.Random, *, awkward: bool) -> Any:
     """A value by chance; `awkward` ones are at the ends of their range, or hard to write."""
     match type_:
         case c.LowCardinality(inner=inner):
-            return some_value(inner, chance, awkward=awkward)
+            return some_value(inner, rng, awkward=awkward)
         case c.Nullable(inner=inner):
-            return None if chance.random() < 0.2 else some_value(inner, chance, awkward=awkward)
+            return None if rng.random() < 0.2 else some_value(inner, rng, awkward=awkward)
         case c.Array(item=item):
-            return [some_value(item, chance, awkward=awkward) for _ in range(chance.randrange(4))]
+            return [some_value(item, rng, awkward=awkward) for _ in range(rng.randrange(4))]
         case c.Map(key=key, value=value):
-            keys = {
-                nth_value(key, chance.randrange(min(capacity(key), 50))) for _ in range(chance.randrange(4))
-            }
-            return {one: some_value(value, chance, awkward=awkward) for one in sorted(keys, key=str)}
+            keys = {nth_value(key, rng.randrange(min(capacity(key), 50))) for _ in range(rng.randrange(4))}
+            return {one: some_value(value, rng, awkward=awkward) for one in sorted(keys, key=str)}
         case c.Tuple(fields=fields):
-            return {name: some_value(inner, chance, awkward=awkward) for name, inner in fields}
+            return {name: some_value(inner, rng, awkward=awkward) for name, inner in fields}
         case _:
-            return _some_scalar(type_, chance, awkward=awkward)
+            return _some_scalar(type_, rng, awkward=awkward)
 
 
-def _seldom(chance: random.Random) -> bool:
-    return chance.random() < 0.1
+def _seldom(rng: random.Random) -> bool:
+    return rng.random() < 0.1
 
 
 def _some_scalar(  # noqa: PLR0911 - one case a type
-    type_: c.ColumnType, chance: random.Random, *, awkward: bool
+    type_: c.ColumnType, rng: random.Random, *, awkward: bool
 ) -> Any:
     match type_:
         case c.String():
             words = _WORDS + _AWKWARD if awkward else _WORDS
-            return " ".join(chance.choices(words, k=chance.randrange(1, 4)))
+            return " ".join(rng.choices(words, k=rng.randrange(1, 4)))
         # JSON carries up to 76 digits, which is less than 256 bits.
-        case c.Integer(least=least, greatest=greatest, bits=bits) if (
-            awkward and bits < 256 and _seldom(chance)
-        ):
-            return chance.choice((least, greatest))
+        case c.Integer(least=least, greatest=greatest, bits=bits) if awkward and bits < 256 and _seldom(rng):
+            return rng.choice((least, greatest))
         case c.Integer(greatest=greatest):
-            return chance.randint(1, min(greatest, _MODERATE))
+            return rng.randint(1, min(greatest, _MODERATE))
         case c.Float():
             # Eighths are the same number in 32 and in 64 bits.
-            return chance.randint(1, 8 * _MODERATE) / 8
+            return rng.randint(1, 8 * _MODERATE) / 8
         case c.Decimal(precision=precision, scale=scale):
-            return Decimal(chance.randint(1, min(10**precision, _MODERATE * 10**scale) - 1)).scaleb(-scale)
+            return Decimal(rng.randint(1, min(10**precision, _MODERATE * 10**scale) - 1)).scaleb(-scale)
         case c.Date():
-            return _FIRST_DAY + timedelta(days=chance.randrange(_MOST_DAYS // 2))
+            return _FIRST_DAY + timedelta(days=rng.randrange(_MOST_DAYS // 2))
         case _:
-            return nth_value(type_, chance.randrange(min(capacity(type_), 10**6)))
+            return nth_value(type_, rng.randrange(min(capacity(type_), 10**6)))
