@@ -31,7 +31,6 @@ from figures import write
 from oncehouse.common.database import begin, open_engine
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS
 from oncehouse.devstack.demo.events import make_topic
-from oncehouse.devstack.proxies.statement_counter import StatementCounter
 from oncehouse.devstack.stack import Stack
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.relay.relay import Relay
@@ -39,6 +38,7 @@ from oncehouse.messaging.outbox.relay.sender import producer_settings
 from oncehouse.messaging.outbox.relay.settings import RelaySettings
 from oncehouse.messaging.outbox.relay.worker import RelayWorker
 from oncehouse.messaging.outbox.tables import bucket_of, create_outbox, outbox_tables
+from statement_counter import StatementCounter
 
 ROWS = 400_000
 ROUNDS = 3
@@ -111,7 +111,7 @@ def time_relay(servers: str, url: str, messages: list[Message], *, profile: bool
 
 @contextmanager
 def profiled_workers() -> Iterator[None]:
-    """Show where the time of the first lane goes."""
+    """Show where the time of the first worker goes."""
     run, profiles = RelayWorker.run, []
 
     def profiled(worker: RelayWorker) -> None:

@@ -32,13 +32,13 @@ from oncehouse.devstack.clickhouse import ClickHouseServer
 from oncehouse.devstack.kafka import KafkaServer
 from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.devstack.postgres import Postgres
-from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.devstack.redis import Redis
 from oncehouse.devstack.s3 import S3
 from oncehouse.devstack.spark import SparkMaster
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
+from replica_stand_in import ReplicaStandIn
 from replicated_tables import open_replicas
 from scenarios import SCENARIOS
 

@@ -21,7 +21,6 @@ from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.batch_rows import count_by_batch
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
-from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.errors import TransientError
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
@@ -34,6 +33,7 @@ from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline.repair.repair import apply_repair
 from oncehouse.pipeline.stages import load_stage
+from replica_stand_in import ReplicaStandIn
 from replicated_tables import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync
 
 EVENTS = [make_event(number) for number in range(150)]

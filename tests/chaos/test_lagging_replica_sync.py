@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.sync.verify.verify import verify
+from replica_stand_in import ReplicaStandIn
 from replicated_tables import UNTIL_RELEASED, leave_out_sync, released_at_sync
 from synced_shop import add_people, open_synced_shop
 

@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
 )
 from sqlalchemy import Engine
 
+from bench_modules import load_benchmark
 from live_pipeline import wait_until
 from oncehouse.cli.app import run_command
-from oncehouse.devstack.proxies.statement_counter import StatementCounter
 from oncehouse.messaging import Relay, RelaySettings
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
@@ -195,7 +195,7 @@ def test_a_broker_that_goes_away_parks_nothing_and_loses_nothing(
 
 def test_an_idle_outbox_costs_fewer_than_two_statements_a_second(engine, kafka, postgres, postgres_url):
     port = postgres.place.ports["postgres"]
-    with StatementCounter(port) as counter:
+    with load_benchmark("statement_counter").StatementCounter(port) as counter:
         relay = Relay(
             database=postgres_url.replace(f":{port}/", f":{counter.port}/"),
             bootstrap_servers=kafka.bootstrap_servers,

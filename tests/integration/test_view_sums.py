@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.chaos.view_checksums import ViewSums
+from oncehouse.devstack.chaos.scenario_run import ViewSums
 
 BATCHES = [str(uuid.UUID(int=number)) for number in (1, 2)]
 

@@ -29,7 +29,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.create_table import create_table_ddl
 from oncehouse.clickhouse.preflight.check import needs_of
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.chaos.view_checksums import ViewSums
+from oncehouse.devstack.chaos.scenario_run import ViewSums
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.ledger.catalog import batches, epochs, leases, requests, retention, schema

@@ -11,8 +11,8 @@ import pytest
 from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.proxies.replica_sql import Statement
-from oncehouse.devstack.proxies.replica_stand_in import UNTIL_RELEASED, ReplicaStandIn
+from replica_sql import Statement
+from replica_stand_in import UNTIL_RELEASED, ReplicaStandIn
 
 __all__ = ["UNTIL_RELEASED", "connect_to", "leave_out_sync", "open_replicas", "released_at_sync"]
 

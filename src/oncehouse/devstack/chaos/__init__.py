@@ -1,5 +1,6 @@
-"""`oncehouse chaos`: the faults that a pipeline must survive, played over somebody's own pipeline file.
+"""`oncehouse chaos`: the faults that a pipeline must survive, run over a user's pipeline file.
 
-Everything happens on a private stack: the file's fields, identity, shape and tables are kept, its servers, ledger and
-secrets are not touched. `playing.py` puts it together.
+Everything runs on a private stack: fields, identity, `shape` and tables of the file are kept; its servers, its ledger
+and its secrets are not used. Imports `pipeline`, `ledger`, `clickhouse` and the rest of `devstack`. Start with
+`run_chaos.py` (file to report), then `scenarios.py` and `oracle.py`.
 """

@@ -24,7 +24,6 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.chaos.injected_defects import starter
 from oncehouse.devstack.chaos.load_plan import Traffic, make_topics, produce
 from oncehouse.devstack.chaos.pipeline_rewrite import RunPlace, write_there
-from oncehouse.devstack.chaos.view_checksums import ViewSums
 from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger.catalog import batches, epochs
@@ -41,6 +40,7 @@ _PATIENCE_SECONDS = 300.0
 _PATIENCE_SECONDS_A_RECORD = 0.01
 _POLL_SECONDS = 0.1
 _VIEW = "_sums_of_batches"
+_REMEMBERED_BLOCKS = 100_000
 
 
 class NotHeldError(PermanentError):
@@ -266,6 +266,47 @@ class ScenarioRun:
     def rows(self, table: str) -> int:
         ((rows,),) = self.client.query(f"SELECT count() FROM {quote_table(table)}")  # noqa: S608 - quoted
         return int(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSums:
+    """A materialized view that sums up each batch of a table.
+
+    A batch that was inserted twice or in part shows in the view even where the table itself dropped the repeat.
+    """
+
+    view: str
+    table: str
+    batch_column: str
+    id_column: str | None
+
+    def create(self, *, remembered_blocks: int = _REMEMBERED_BLOCKS) -> str:
+        return (
+            f"CREATE MATERIALIZED VIEW {quote_table(self.view)} ENGINE = SummingMergeTree ORDER BY batch "
+            f"SETTINGS non_replicated_deduplication_window = {remembered_blocks} AS {self._sums}"
+        )
+
+    @property
+    def mismatch_query(self) -> str:
+        """Batches of the table that the view has summed up otherwise: batch, rows in the table, rows in the view.
+
+        A batch of which the table has nothing left is not among them: the view does not follow what is deleted.
+        """
+        return (
+            "SELECT toString(there.batch), there.n, summed.n "  # noqa: S608 - identifiers are quoted
+            f"FROM ({self._sums}) AS there LEFT JOIN ("
+            f"SELECT batch, sum(n) AS n, sum(ids) AS ids FROM {quote_table(self.view)} GROUP BY batch"
+            ") AS summed ON there.batch = summed.batch "
+            "WHERE there.n != summed.n OR there.ids != summed.ids ORDER BY there.batch"
+        )
+
+    @property
+    def _sums(self) -> str:
+        ids = f"sum(cityHash64({quote(self.id_column)}))" if self.id_column else "toUInt64(0)"
+        return (
+            f"SELECT {quote(self.batch_column)} AS batch, count() AS n, {ids} AS ids "  # noqa: S608 - quoted
+            f"FROM {quote_table(self.table)} GROUP BY batch"
+        )
 
 
 def make_view(table: Table) -> ViewSums:

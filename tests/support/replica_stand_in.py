@@ -28,7 +28,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, assert_never
 
-from oncehouse.devstack.proxies.replica_http import (
+from oncehouse.clickhouse.error_codes import ErrorCode
+from oncehouse.devstack.server_base import LOCALHOST
+from replica_http import (
     TIMEOUT_SECONDS,
     HttpAnswer,
     HttpRequest,
@@ -36,14 +38,13 @@ from oncehouse.devstack.proxies.replica_http import (
     ask,
     refuse,
 )
-from oncehouse.devstack.proxies.replica_sql import (
+from replica_sql import (
     InsertSelect,
     Statement,
     imitate,
     read_statement,
     split_insert_select,
 )
-from oncehouse.devstack.server_base import LOCALHOST
 
 UNTIL_RELEASED = math.inf
 _AT_THE_FIRST = {Statement.INSERT, Statement.CREATE, Statement.CHANGE, Statement.KILL}
@@ -164,7 +165,10 @@ class ReplicaStandIn:
     def _read(self, request: HttpRequest, server: int) -> HttpAnswer:
         sequential = request.parameters.get("select_sequential_consistency") == "1"
         if sequential and self.has_quorum and server and self.delayed:
-            return refuse(289, "Replica doesn't have part which was successfully written to quorum")
+            return refuse(
+                ErrorCode.REPLICA_IS_NOT_IN_QUORUM,
+                "Replica doesn't have part which was successfully written to quorum",
+            )
         if "session_id" in request.parameters:
             server = 0  # where the INSERT that needs the session goes
         if not request.sql.strip():
@@ -197,12 +201,15 @@ class ReplicaStandIn:
 
     def _sync(self, request: HttpRequest, server: int) -> HttpAnswer:
         if server in self._without_keeper:
-            return refuse(242, "Table is in readonly mode")
+            return refuse(ErrorCode.TABLE_IS_READ_ONLY, "Table is in readonly mode")
         seconds = float(request.parameters.get("receive_timeout", "300"))
         with self._changed:
             upto = self._written
             if server and not self._changed.wait_for(lambda: self._applied >= upto, timeout=seconds):
-                return refuse(159, "SYNC REPLICA: command timed out. See the 'receive_timeout' setting")
+                return refuse(
+                    ErrorCode.TIMEOUT_EXCEEDED,
+                    "SYNC REPLICA: command timed out. See the 'receive_timeout' setting",
+                )
         return HttpAnswer(status=http.HTTPStatus.OK, headers=(), body=b"")
 
     def _apply(self) -> None:

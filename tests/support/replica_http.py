@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from oncehouse.clickhouse.error_codes import ErrorCode
 from oncehouse.devstack.server_base import LOCALHOST
 
 TIMEOUT_SECONDS = 330
@@ -73,7 +74,7 @@ def ask(request: HttpRequest, port: int) -> HttpAnswer:
         body = response.read()
         return HttpAnswer(status=response.status, headers=tuple(response.getheaders()), body=body)
     except (OSError, http.client.HTTPException) as error:
-        return refuse(210, f"the server behind the stand-in is away: {error}")
+        return refuse(ErrorCode.NETWORK_ERROR, f"the server behind the stand-in is away: {error}")
     finally:
         connection.close()
 
