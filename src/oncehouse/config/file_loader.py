@@ -34,6 +34,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _REFERENCE_PATTERN = r"\$\{(?:env|file):[^}]+\}"
+_LONGEST_PATH = 4096
 _MAX_SECRET_BYTES = 64 << 10
 
 EACH = "*"
@@ -252,18 +253,18 @@ class _References:
 
     def _file(self, name: str) -> str:
         path = self.folder / name
+        # Whole: its end says which file is meant.
+        shown = printable(str(path), longest=_LONGEST_PATH)
         try:
             with path.open("rb") as stream:
                 raw = stream.read(_MAX_SECRET_BYTES + 1)
             if len(raw) > _MAX_SECRET_BYTES:
-                raise ValueError(
-                    f"the file {printable(str(path))} is larger than {_MAX_SECRET_BYTES >> 10} KB"
-                )
+                raise ValueError(f"the file {shown} is larger than {_MAX_SECRET_BYTES >> 10} KB")
             return raw.decode().rstrip("\r\n")
         except OSError as error:
-            raise ValueError(f"the file {printable(str(path))} cannot be read: {error.strerror}") from None
+            raise ValueError(f"the file {shown} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ValueError(f"the file {printable(str(path))} is not UTF-8 text") from None
+            raise ValueError(f"the file {shown} is not UTF-8 text") from None
 
     def hide(self, problem: Problem) -> Problem:
         """Longest first, so that a secret inside another one does not leave the other's rest behind."""

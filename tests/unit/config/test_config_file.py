@@ -288,9 +288,11 @@ def test_every_client_option_by_reference_is_hidden():
         ("${env:}", "${env:} is no reference"),
     ],
 )
-def test_a_reference_to_nothing_is_told_once(reference, told, tmp_path):
+def test_a_reference_to_nothing_is_reported_once(reference, told, tmp_path):
+    deep = tmp_path / ("folder" * 15)
+    deep.mkdir()
     problems = problems_of(
-        GOOD.replace("http://localhost:8123", f"'{reference}'"), folder=tmp_path, environment={}
+        GOOD.replace("http://localhost:8123", f"'{reference}'"), folder=deep, environment={}
     )
     assert len(problems) == 1
     assert problems[0].startswith("p.yaml:14: clickhouse.url: ")
