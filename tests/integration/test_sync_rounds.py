@@ -22,6 +22,7 @@ from oncehouse.sync.rounds import round as rounds
 from oncehouse.sync.rounds.lease import hold_lease
 from oncehouse.sync.rounds.runner import FailedRun, run_once, run_until_stopped
 from oncehouse.sync.state import read_sync_state
+from oncehouse.sync.table.ddl import plan_table
 from oncehouse.sync.tables import lease_tables, operations, states
 from synced_shop import Shop, add_people, open_synced_shop
 
@@ -31,6 +32,7 @@ from oncehouse.sync.django import (
     Append,
     Collapsing,
     ModelSerializer,
+    Replacing,
     VersionedCollapsing,
 )
 from sync_shop.clickhouse_models import CustomerSync, OrderSync, SeatSync
@@ -394,8 +396,8 @@ def test_a_batch_whose_rows_cannot_be_recognized_stops_the_sync_with_the_remedy(
         assert shop.waiting(CustomerSync) == []
 
 
-def test_a_batch_of_a_version_that_kept_no_count_is_sent_again_under_its_token(shop, monkeypatch):
-    with changed({CustomerSync: {"engine": Append()}}):
+def test_a_batch_that_kept_no_count_is_sent_again_under_its_token(shop, monkeypatch):
+    with changed({CustomerSync: {"engine": Append(version=None)}}):
         monkeypatch.setattr(rounds, "read_count", lambda _sync: None)
         Customer.objects.using(shop.alias).create(name="Ann")
         insert_batch, sent = CustomerSync.insert_batch, []
@@ -412,6 +414,53 @@ def test_a_batch_of_a_version_that_kept_no_count_is_sent_again_under_its_token(s
         CustomerSync.sync_batch_from_storage()
         assert len(sent) == 2
         assert count_ann() == 1
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["finished", "unknown"])
+def test_a_batch_that_is_there_is_not_sent_again_and_unproven_views_are_named(
+    shop, monkeypatch, caplog, known
+):
+    with changed({CustomerSync: {"engine": Append()}}):
+        client, insert_batch, sent = CustomerSync.open_clickhouse(), CustomerSync.insert_batch, []
+        client.command(
+            "CREATE TABLE seen (name String) ENGINE = MergeTree ORDER BY name "
+            "SETTINGS non_replicated_deduplication_window = 100000"
+        )
+        client.command("CREATE MATERIALIZED VIEW seeing TO seen AS SELECT name FROM customers")
+        Customer.objects.using(shop.alias).create(name="Ann")
+
+        def lose_answer(batch, *, token):
+            sent.append(token)
+            insert_batch(batch, token=token if known else f"not logged as {token}")
+            raise TransientError("the answer was lost")
+
+        monkeypatch.setattr(CustomerSync, "insert_batch", lose_answer)
+        with pytest.raises(TransientError):
+            CustomerSync.sync_batch_from_storage()
+        CustomerSync.sync_batch_from_storage()
+        assert len(sent) == 1
+        assert count_ann() == 1
+        told = [record.getMessage() for record in caplog.records if "materialized views" in record.getMessage()]
+        assert told == [] if known else len(told) == 1
+
+
+@pytest.mark.parametrize("engine", [Append(), Collapsing(), Replacing()], ids=["append", "signs", "replacing"])
+def test_a_view_that_would_take_a_repeated_batch_twice_is_refused(shop, engine):
+    with changed({CustomerSync: {"engine": engine}}):
+        client = CustomerSync.open_clickhouse()
+        client.command("CREATE TABLE seen (name String) ENGINE = MergeTree ORDER BY name")
+        client.command("CREATE MATERIALIZED VIEW seeing TO seen AS SELECT name FROM customers")
+        Customer.objects.using(shop.alias).create(name="Ann")
+        if engine.is_idempotent:
+            CustomerSync.sync_batch_from_storage()
+            return
+        with pytest.raises(ConfigurationError, match="materialized view .*seeing writes to .*seen"):
+            CustomerSync.sync_batch_from_storage()
+        (problem,) = plan_table(client, CustomerSync.declaration()).problems
+        statement = problem.rpartition("run: ")[2]
+        client.command(statement)
+        CustomerSync.sync_batch_from_storage()
+        assert shop.waiting(CustomerSync) == []
 
 
 def test_need_sync_waits_for_the_delay_and_longer_after_failures(shop, monkeypatch):

@@ -15,7 +15,8 @@ from oncehouse.clickhouse.errors import FailureKind
 from oncehouse.errors import OncehouseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from oncehouse.clickhouse.client import Client
 
@@ -26,8 +27,10 @@ _MOMENT_SECONDS = 2.0
 _POLL_SECONDS = 0.5
 _FINISHED = (
     "SELECT count() FROM system.query_log WHERE type = 'QueryFinish' "
-    "AND event_date >= toDate({since:DateTime('UTC')}) - 1 AND query_id IN {ids:Array(String)}"
+    "AND event_date >= toDate({since:DateTime('UTC')}) - 1 AND "
 )
+_BY_QUERY_ID = f"{_FINISHED}query_id IN {{ids:Array(String)}}"
+_BY_TOKEN = f"{_FINISHED}query_kind = 'Insert' AND Settings['insert_deduplication_token'] = {{token:String}}"
 
 
 def has_finished(client: Client, query_ids: Sequence[str], *, since: float | None = None) -> bool:
@@ -35,15 +38,28 @@ def has_finished(client: Client, query_ids: Sequence[str], *, since: float | Non
 
     `since` is when the first of them began; none is now.
     """
-    since = time.time() if since is None else since
     if not query_ids:
         return False
+    return _wait_for_log(client, _BY_QUERY_ID, {"ids": list(query_ids)}, since)
+
+
+def has_taken_token(client: Client, token: str, *, since: float) -> bool:
+    """The same for inserts that are known by their token alone."""
+    return _wait_for_log(client, _BY_TOKEN, {"token": token}, since)
+
+
+def _wait_for_log(client: Client, sql: str, parameters: Mapping[str, Any], since: float | None) -> bool:
+    asked = {**parameters, "since": int(time.time() if since is None else since)}
+
+    def is_logged() -> bool:
+        return bool(client.query(sql, asked)[0][0])
+
     try:
-        if _is_logged(client, query_ids, since):
+        if is_logged():
             return True
         may_write = _write_log(client)
         end = time.monotonic() + (_MOMENT_SECONDS if may_write else _WAIT_SECONDS)
-        while not (found := _is_logged(client, query_ids, since)) and time.monotonic() < end:
+        while not (found := is_logged()) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
             if may_write:
                 _write_log(client)
@@ -52,10 +68,6 @@ def has_finished(client: Client, query_ids: Sequence[str], *, since: float | Non
         if failure_of(error).kind is FailureKind.TRANSIENT:
             raise
     return False
-
-
-def _is_logged(client: Client, query_ids: Sequence[str], since: float) -> bool:
-    return bool(client.query(_FINISHED, {"ids": list(query_ids), "since": int(since)})[0][0])
 
 
 def _write_log(client: Client) -> bool:

@@ -3,18 +3,24 @@
 For batches of the pipeline `clickhouse/insert/lost_answer.py` decides this, for ranges of the scheduler
 `etl/steps/range_presence.py`.
 
-ClickHouse forgets a token after a number of blocks, whichever client inserted them, and a replicated table after a
-time. Until then a repeat adds nothing. Afterwards only the table can tell: where each row carries the number of its
-reading, which no other batch has. Where it cannot, nothing is sent, because rows that come twice would stay.
+Where each row carries the number of its reading, which no other batch has, the table is asked first: rows that are
+there are never sent again, because the targets of materialized views may have forgotten what the table itself
+remembers. Otherwise the token decides. ClickHouse forgets it after a number of blocks, whichever client inserted them,
+and a replicated table after a time. Until then a repeat adds nothing. Afterwards nothing is sent where the rows cannot
+be told from others, because rows that come twice would stay.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
+from oncehouse.clickhouse.insert.lost_answer import has_views
 from oncehouse.clickhouse.insert.session_fence import end_session
+from oncehouse.clickhouse.insert.view_proof import has_taken_token
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import PermanentError
@@ -25,6 +31,11 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.sync.model.model_sync import ModelSync
     from oncehouse.sync.rounds.pending_batch import PendingBatch
+
+_log = logging.getLogger(__name__)
+
+# By how much the clocks of the database and of ClickHouse may differ before the query log is not understood.
+_CLOCKS_SECONDS = 3600.0
 
 
 def read_count(sync: type[ModelSync]) -> str | None:
@@ -40,26 +51,56 @@ def needs_no_resend(sync: type[ModelSync], kept: PendingBatch) -> bool:
     """
     client, declared = sync.open_clickhouse(), sync.declaration()
     facts = describe_table(client, declared.table)
+    column = declared.engine.number_column()
+    is_counted = column is not None and facts is not None and not facts.merges_rows
+    found = _count_rows(sync, kept, column) if is_counted and column is not None else 0
+    if is_counted and found == kept.block.num_rows:
+        _warn_of_views(sync, kept)
+        return True
     now = read_block_count(client, declared.table, facts)
     if not may_forget_pending_batch(facts, kept, now, seconds_ahead=client.config.insert_timeout):
         return False
-    column = declared.engine.number_column()
-    if column is None or facts is None or facts.loses_rows:
+    if not is_counted or facts is None or facts.expires_rows:
         raise _unknown(
             sync, kept, "its engine merges or drops rows, or these do not say which batch they came with"
         )
     if not client.config.insert_sessions:
         raise _unknown(sync, kept, "without insert_sessions its INSERT may still be on its way")
-    end_session(client, session_of(declared.table, kept.batch_id))
+    if found:
+        raise _unknown(sync, kept, f"{found} of its rows are there")
+    return False
+
+
+def _count_rows(sync: type[ModelSync], kept: PendingBatch, column: str) -> int:
+    """The batch's rows in the table, once no INSERT of it can begin any more."""
+    client, table = sync.open_clickhouse(), sync.declaration().table
+    if client.config.insert_sessions:
+        end_session(client, session_of(table, kept.batch_id))
     sql = (
-        f"SELECT count() FROM {quote_table(declared.table)} "  # noqa: S608 - identifiers are quoted
+        f"SELECT count() FROM {quote_table(table)} "  # noqa: S608 - identifiers are quoted
         f"WHERE {quote(column)} = {{number:UInt64}}"
     )
-    rows = read_in_step(client, [declared.table], lambda reader: reader.query(sql, {"number": kept.number}))
-    found = int(rows[0][0])
-    if found not in {0, kept.block.num_rows}:
-        raise _unknown(sync, kept, f"{found} of its rows are there")
-    return found > 0
+    rows = read_in_step(client, [table], lambda reader: reader.query(sql, {"number": kept.number}))
+    return int(rows[0][0])
+
+
+def _warn_of_views(sync: type[ModelSync], kept: PendingBatch) -> None:
+    client, declared = sync.open_clickhouse(), sync.declaration()
+    if not has_views(client, declared.table):
+        return
+    if has_taken_token(client, kept.batch_id, since=time.time() - kept.age_seconds - _CLOCKS_SECONDS):
+        return
+    _log.warning(
+        "Sync %s: the answer to the INSERT of batch %s was lost, and its %d rows are in %s. Nothing shows whether the "
+        "materialized views behind the table have taken them. Compare a view's target with the rows where %s = %d; "
+        "where it lacks them, insert what the view selects of them.",
+        declared.name,
+        kept.batch_id,
+        kept.block.num_rows,
+        declared.table,
+        declared.engine.number_column(),
+        kept.number,
+    )
 
 
 def may_forget_pending_batch(

@@ -15,8 +15,10 @@ from oncehouse.clickhouse.alter_table import ChangeKind, plan_columns
 from oncehouse.clickhouse.create_table import batch_index, widen_window_ddl
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import Needs
 from oncehouse.clickhouse.preflight.table import PARTITIONS_AN_INSERT, spread_window
+from oncehouse.clickhouse.preflight.views import check_views, read_views
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError
@@ -66,7 +68,22 @@ def plan_table(client: Client, declared: Declaration) -> TablePlan:
     facts = describe_table(client, declared.table)
     if facts is None:
         return TablePlan(table=declared.table, statements=(create_table_ddl(declared),))
-    return compare_table(facts, declared)
+    return _compare_all(client, facts, declared)
+
+
+def _compare_all(client: Client, facts: TableFacts, declared: Declaration) -> TablePlan:
+    plan = compare_table(facts, declared)
+    return replace(plan, problems=(*plan.problems, *_find_view_problems(client, facts, declared)))
+
+
+def _find_view_problems(client: Client, facts: TableFacts, declared: Declaration) -> Iterator[str]:
+    """Views that would take a batch twice which the table itself takes once."""
+    if declared.engine.is_idempotent:
+        return
+    needs = Needs(table=declared.table, columns={}, batch_column="", id_column=None, window=_WINDOW)
+    for found in check_views(read_views(client, facts), needs):
+        if found.level is Level.ERROR:
+            yield f"{found.where}: {found.what}; {found.advice}"
 
 
 def compare_table(facts: TableFacts, declared: Declaration) -> TablePlan:
@@ -147,7 +164,7 @@ def check_table(client: Client, declared: Declaration) -> None:
             f"Sync {declared.name}: the table {declared.table} does not exist at {client.address}, or the user may not "
             "see it. `oncehouse sync plan` shows the statement that makes it, `oncehouse sync apply` runs it."
         )
-    plan = compare_table(facts, declared)
+    plan = _compare_all(client, facts, declared)
     if plan.problems:
         raise ConfigurationError(f"Sync {declared.name}: {declared.table}: {plan.problems[0]}")
     if plan.statements or plan.risky:
