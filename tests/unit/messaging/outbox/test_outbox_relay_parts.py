@@ -16,8 +16,7 @@ from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.relay.delivery_batch import DeliveryBatch
 from oncehouse.messaging.outbox.relay.progress import Throughput
 from oncehouse.messaging.outbox.relay.relay import IdlePolling
-from oncehouse.messaging.outbox.relay.sender import KafkaSender, producer_settings
-from oncehouse.messaging.outbox.relay.topic_cache import TopicCache
+from oncehouse.messaging.outbox.relay.sender import KafkaSender, TopicCache, producer_settings
 from oncehouse.messaging.outbox.relay.types import ClaimedRow, RefusedRow, SendResult
 from oncehouse.messaging.outbox.relay.worker import RelayRound, RelayWorker, RoundLimits, find_heads
 from outbox_examples import check_order

@@ -9,7 +9,7 @@ others is sent once more alone before it counts as refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,6 @@ from pydantic import SecretStr
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.outbox.relay.delivery_batch import DeliveryBatch
-from oncehouse.messaging.outbox.relay.topic_cache import TopicCache
 from oncehouse.messaging.outbox.relay.types import ClaimedRow, RefusedRow, SendResult
 
 _FLUSH_SECONDS = 0.1
@@ -31,6 +30,9 @@ _REQUIRED_SETTINGS = {
     # As Java's producer does, so that a key goes to the same partition from every client.
     "partitioner": "murmur2_random",
 }
+_TOPIC_RETRY_SECONDS = (0.1, 0.4, 1.0)
+_MISSING_TOPIC_SECONDS = 10.0
+_TRANSIENT_ERRORS = frozenset({KafkaError.LEADER_NOT_AVAILABLE})
 
 
 def producer_settings(bootstrap_servers: str, options: Mapping[str, str | SecretStr]) -> dict[str, Any]:
@@ -187,3 +189,51 @@ class KafkaSender:
 
     def _record_error(self, error: KafkaError) -> None:
         self._client_error = error.str()
+
+
+class TopicCache:
+    """Which topics exist, asked once per topic, so that a message for a missing topic is refused at once.
+
+    The producer itself would hold such a message back for half a minute, and all other messages of the claim with it.
+    A broker that creates topics on first use gets a moment for it.
+    """
+
+    def __init__(
+        self, *, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._existing: set[str] = set()
+        self._missing: dict[str, tuple[float, str]] = {}
+
+    def find_missing(
+        self, producer: Producer, topics: Iterable[str], *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> dict[str, str]:
+        """Why messages cannot be sent to these topics; existing ones are left out. Raises KafkaException."""
+        missing: dict[str, str] = {}
+        for topic in topics:
+            if topic in self._existing:
+                continue
+            until, reason = self._missing.get(topic, (0.0, ""))
+            if self._monotonic() >= until:
+                reason = self._ask(producer, topic, timeout_seconds)
+            if reason:
+                missing[topic] = reason
+        return missing
+
+    def forget(self) -> None:
+        """After a failure: a topic may have been deleted."""
+        self._existing.clear()
+
+    def _ask(self, producer: Producer, topic: str, timeout_seconds: float) -> str:
+        for seconds in (*_TOPIC_RETRY_SECONDS, None):
+            error = producer.list_topics(topic, timeout=timeout_seconds).topics[topic].error
+            if error is None or error.code() in _TRANSIENT_ERRORS:
+                self._existing.add(topic)
+                self._missing.pop(topic, None)
+                return ""
+            if seconds is not None:
+                self._sleep(seconds)
+        reason = f"topic {topic}: {error.str()}; create the topic or grant Write on it, then retry"
+        self._missing[topic] = (self._monotonic() + _MISSING_TOPIC_SECONDS, reason)
+        return reason
