@@ -12,8 +12,8 @@ from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, ope
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import AttemptOutcome, BatchStatus, EpochKind, Stage
 from oncehouse.ledger.stats.recent import list_recent_epochs, list_recent_loads
+from oncehouse.monitoring.batches import list_batch_page
 from oncehouse.monitoring.pipelines import (
-    list_batch_page,
     list_epoch_page,
     measure_pace,
     read_epoch,

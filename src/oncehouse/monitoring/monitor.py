@@ -19,7 +19,7 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.open import KeptLedger, open_ledger
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.monitoring import overview, pipelines
+from oncehouse.monitoring import batches, overview, pipelines
 from oncehouse.monitoring.background_probe import BackgroundProbe
 from oncehouse.monitoring.dead_letters import DeadLetterPage, declared_fields, list_dead_letters
 from oncehouse.monitoring.etl import EtlView
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from oncehouse.messaging.inbox.open import InboxDatabase
     from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.status import OutboxStatus
-    from oncehouse.monitoring.overview import BatchDetail, LeaseView
-    from oncehouse.monitoring.pipelines import BatchPage, EpochDetail, EpochPage, IndexAge, PipelineActivity
+    from oncehouse.monitoring.batches import BatchDetail, BatchPage
+    from oncehouse.monitoring.overview import LeaseView
+    from oncehouse.monitoring.pipelines import EpochDetail, EpochPage, IndexAge, PipelineActivity
     from oncehouse.sync.status import SyncStatus
 
 __all__ = ["EtlView", "HealthView", "Inboxes", "Monitor", "MonitorTargets", "VerifyReport"]
@@ -132,11 +133,11 @@ class Monitor:
         limit: int = 50,
     ) -> BatchPage:
         with self.open(name) as catalog:
-            return pipelines.list_batch_page(catalog, status=status, table=table, after=after, limit=limit)
+            return batches.list_batch_page(catalog, status=status, table=table, after=after, limit=limit)
 
     def batch(self, name: str, batch_id: str) -> BatchDetail:
         with self.open(name) as catalog:
-            return overview.read_batch(catalog, batch_id)
+            return batches.read_batch(catalog, batch_id)
 
     def index_ages(self, name: str) -> tuple[IndexAge, ...]:
         with self.open(name) as catalog:

@@ -1,6 +1,6 @@
 """The read model: what a pipeline's ledger says, as frozen values that command line, web and metrics share.
 
-Reads the ledger only, changes nothing, and judges nothing. Ages are counted on the catalog's clock. Text that
+Reads the ledger only, changes nothing, and evaluates nothing. Ages are counted on the catalog's clock. Text that
 came out of records is made safe to print here.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from oncehouse.ledger.catalog import batches as ledger_batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.dead_letters import count_reasons
 from oncehouse.ledger.catalog.epochs import read_positions
@@ -17,23 +16,13 @@ from oncehouse.ledger.catalog.leases import list_leases
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.catalog.requests import list_requests
 from oncehouse.ledger.catalog.rollup import rolled_up_rows
-from oncehouse.ledger.models import (
-    Attempt,
-    Batch,
-    BatchStatus,
-    LetterKind,
-    Part,
-    Request,
-    Stage,
-)
+from oncehouse.ledger.models import BatchStatus, LetterKind, Request, Stage
 from oncehouse.ledger.stats import summary
 from oncehouse.ledger.stats.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
 
 __all__ = [
-    "BatchDetail",
     "BatchStatus",
     "BatchTotals",
-    "BatchView",
     "EpochTotals",
     "IndexTotals",
     "LeaseView",
@@ -41,11 +30,8 @@ __all__ = [
     "Overview",
     "PartitionPosition",
     "QueryView",
-    "list_batches",
     "list_lease_views",
-    "read_batch",
     "read_overview",
-    "view_batch",
 ]
 
 
@@ -103,23 +89,6 @@ class Overview:
     queries: tuple[QueryView, ...]
     unproven_views: dict[str, int] = field(default_factory=dict)
     """By table: loaded batches of which nothing shows that the table's materialized views have their rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchView:
-    batch: Batch
-    age_seconds: float
-    due_in_seconds: float | None
-    """Until the next attempt; none for batches that wait for no attempt."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchDetail:
-    view: BatchView
-    parts: tuple[Part, ...]
-    attempts: tuple[Attempt, ...]
-    outcome_unknown: bool
-    """An attempt ended, or its driver died, without anybody knowing whether the rows arrived."""
 
 
 def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int] | None = None) -> Overview:
@@ -193,34 +162,4 @@ def _leases(catalog: Catalog, now: float) -> tuple[LeaseView, ...]:
             pause=lease.pause,
         )
         for lease in list_leases(catalog)
-    )
-
-
-def list_batches(
-    catalog: Catalog, *, statuses: Iterable[BatchStatus] | None = None, table: str | None = None
-) -> tuple[BatchView, ...]:
-    """Oldest first."""
-    with catalog.snapshot() as view:
-        now = view.now()
-        found = ledger_batches.list_batches(view, statuses=statuses, table=table)
-    return tuple(view_batch(batch, now) for batch in found)
-
-
-def read_batch(catalog: Catalog, batch_id: str) -> BatchDetail:
-    """One batch with its parts in order and every attempt; ConfigurationError when there is no such batch."""
-    with catalog.snapshot() as view:
-        batch = view_batch(ledger_batches.find_batch(view, batch_id), view.now())
-        parts = tuple(loaded.part for loaded in ledger_batches.load_parts(view, batch_id))
-        attempts = ledger_batches.list_attempts(view, batch_id)
-    arrived = batch.batch.status is BatchStatus.IN_CLICKHOUSE
-    unknown = not arrived and any(attempt.may_have_sent for attempt in attempts)
-    return BatchDetail(view=batch, parts=parts, attempts=attempts, outcome_unknown=unknown)
-
-
-def view_batch(batch: Batch, now: float) -> BatchView:
-    waits = batch.status in ledger_batches.WAITING
-    return BatchView(
-        batch=batch,
-        age_seconds=max(0.0, now - batch.created_at),
-        due_in_seconds=max(0.0, batch.next_attempt_at - now) if waits else None,
     )

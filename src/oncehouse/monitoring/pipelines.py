@@ -1,4 +1,4 @@
-"""The activity of a pipeline: counts, rates, the last hour by minute, free disk space; pages of epochs and batches.
+"""The activity of a pipeline: counts, rates, the last hour by minute, free disk space; pages of epochs.
 
 Rates and curves are computed from the ledger, so that readers keep no state and all see the same values.
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.segments import list_segments
-from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
+from oncehouse.ledger.models import EpochKind, EpochRow, OffsetRange, Part
 from oncehouse.ledger.stats import recent
 from oncehouse.ledger.stats.recent import Load, Settled
-from oncehouse.monitoring.overview import BatchView, Overview, read_overview, view_batch
+from oncehouse.monitoring.overview import Overview, read_overview
 from oncehouse.pipeline.ingest.backpressure import LedgerDisk, StorageState, least_free, read_storage_state
 
 RATE_SECONDS = 60.0
@@ -87,13 +87,6 @@ class EpochDetail:
     ranges: tuple[OffsetRange, ...]
     """What of Kafka it settled."""
     parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchPage:
-    batches: tuple[BatchView, ...]
-    older: str | None
-    """The batch after which the next page begins; none on the last."""
 
 
 def read_activity(
@@ -188,24 +181,3 @@ def read_epoch(catalog: Catalog, epoch: int) -> EpochDetail:
             ranges=recent.list_epoch_ranges(view, epoch),
             parts=recent.list_epoch_parts(view, epoch),
         )
-
-
-def list_batch_page(
-    catalog: Catalog,
-    *,
-    status: BatchStatus | None = None,
-    table: str | None = None,
-    after: str | None = None,
-    limit: int = 50,
-) -> BatchPage:
-    """Newest first. Raises ConfigurationError when the batch `after` is not there any more."""
-    with catalog.snapshot() as view:
-        now = view.now()
-        found = recent.page_batches(
-            view, statuses=None if status is None else [status], table=table, after=after, limit=limit + 1
-        )
-    shown = found[:limit]
-    return BatchPage(
-        batches=tuple(view_batch(batch, now) for batch in shown),
-        older=shown[-1].batch_id if len(found) > limit else None,
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.monitoring.batches import rate_outcome
 from oncehouse.monitoring.etl import draw_graph, view_topic
 from oncehouse.monitoring.overview import BatchStatus
 from oncehouse.monitoring.unavailable import NoAnswer, ask
@@ -123,6 +124,7 @@ class Pages:
                 "name": name,
                 "detail": detail,
                 "batch": detail.view.batch,
+                "rate_outcome": rate_outcome,
                 "may_retry": status in {BatchStatus.PARKED, BatchStatus.RETRY},
             },
         )

@@ -30,6 +30,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request
 from oncehouse.ledger.catalog.row_mappers import letter_file_of
 from oncehouse.ledger.models import (
+    AttemptOutcome,
     BatchStatus,
     Counts,
     EpochKind,
@@ -37,6 +38,7 @@ from oncehouse.ledger.models import (
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.monitoring import batches
 from oncehouse.monitoring import overview as insights
 from oncehouse.monitoring.actions import count_letters
 from oncehouse.monitoring.dead_letters import list_dead_letters, show_beginning
@@ -137,7 +139,7 @@ def test_a_batch_is_shown_with_parts_attempts_and_doubt(catalog):
     token = take_lease(catalog, Stage.LOAD)
     batch = make_batch(*open_parts(catalog))
     create_batches(catalog, token, [batch])
-    assert not insights.read_batch(catalog, batch.batch_id).outcome_unknown
+    assert not batches.read_batch(catalog, batch.batch_id).outcome_unknown
     attempt = start_attempt(catalog, token, batch.batch_id)
     finish_attempt(
         catalog,
@@ -148,22 +150,33 @@ def test_a_batch_is_shown_with_parts_attempts_and_doubt(catalog):
         detail="timeout",
         wait_seconds=60,
     )
-    detail = insights.read_batch(catalog, batch.batch_id)
+    detail = batches.read_batch(catalog, batch.batch_id)
     assert [part.part for part in detail.parts] == ["part-1", "part-2"]
     assert [found.detail for found in detail.attempts] == ["timeout"]
     assert detail.outcome_unknown
     assert 0 < detail.view.due_in_seconds <= 60
     again = start_attempt(catalog, token, batch.batch_id)
     finish_attempt(catalog, token, again, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
-    arrived = insights.read_batch(catalog, batch.batch_id)
+    arrived = batches.read_batch(catalog, batch.batch_id)
     assert (arrived.outcome_unknown, arrived.view.due_in_seconds) == (False, None)
-    assert insights.list_batches(catalog, statuses=[BatchStatus.PARKED]) == ()
-    assert [view.batch.batch_id for view in insights.list_batches(catalog, table=TABLE)] == [batch.batch_id]
+    assert batches.list_batches(catalog, statuses=[BatchStatus.PARKED]) == ()
+    assert [view.batch.batch_id for view in batches.list_batches(catalog, table=TABLE)] == [batch.batch_id]
+
+
+def test_every_outcome_of_an_attempt_is_shown_as_done_bad_or_in_doubt():
+    assert {outcome: batches.rate_outcome(outcome) for outcome in (None, *AttemptOutcome)} == {
+        None: "warn",
+        AttemptOutcome.INSERTED: "done",
+        AttemptOutcome.ALREADY_THERE: "done",
+        AttemptOutcome.VIEWS_UNPROVEN: "warn",
+        AttemptOutcome.FAILED: "bad",
+        AttemptOutcome.UNKNOWN: "warn",
+    }
 
 
 def test_an_unknown_batch_is_refused_by_name(catalog):
     with pytest.raises(ConfigurationError, match="no batch nowhere"):
-        insights.read_batch(catalog, "nowhere")
+        batches.read_batch(catalog, "nowhere")
 
 
 def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog, store):

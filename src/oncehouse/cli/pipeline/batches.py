@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.ledger.models import Batch
-    from oncehouse.monitoring.overview import BatchDetail, BatchView
+    from oncehouse.monitoring.batches import BatchDetail, BatchView
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, show one, retry a parked one.")
 
@@ -65,7 +65,7 @@ def list_(
     file: File = DEFAULT_FILE, *, status: _Status = None, table: _Table = None, as_json: AsJson = False
 ) -> None:
     """List batches, oldest first."""
-    from oncehouse.monitoring.overview import list_batches
+    from oncehouse.monitoring.batches import list_batches
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_batches(catalog, statuses=status or None, table=table)
@@ -83,7 +83,7 @@ def list_(
 @paged()
 def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show one batch: its parts, every attempt, and why it is where it is."""
-    from oncehouse.monitoring.overview import read_batch
+    from oncehouse.monitoring.batches import read_batch
 
     with open_ledger(load_pipeline(file)) as catalog:
         detail = read_batch(catalog, batch)
