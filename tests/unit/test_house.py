@@ -44,6 +44,8 @@ EXCEPTIONS = {
     "tests/integration/test_docs_moving": "the pages of docs/moving",
 }
 """Modules that keep their name: why."""
+FILES_OF_USERS = {"clickhouse_models.py": "where a Django app declares its syncs"}
+"""Files that the code names and that are not of this repository: what they are."""
 
 
 def read_words(markdown: str) -> set[str]:
@@ -93,6 +95,21 @@ def find_bad_word(name: str, words: Collection[str]) -> str:
     return ""
 
 
+def find_absent_modules(folder: Path, root: Path = ROOT) -> set[tuple[str, str]]:
+    """Modules that a text below a folder names, as `x.py`, and that are not there: the place and the name.
+
+    A module of another folder is written with its folder.
+    """
+    paths = {f"/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*.py")}
+    return {
+        (path.relative_to(folder).as_posix(), name)
+        for path in folder.rglob("*.py")
+        for name in re.findall(r"`([\w./-]+\.py)`", path.read_text(encoding="utf-8"))
+        if not (path.parent / name).exists()
+        and not ("/" in name and (any(at.endswith(f"/{name}") for at in paths) or (root / name).exists()))
+    }
+
+
 FOLDERS = ("src/oncehouse", "tests")
 
 
@@ -112,7 +129,13 @@ def test_modules_are_named_by_nouns_in_the_words_of_the_field():
     assert {path: word for path, word in find_all().items() if path not in EXCEPTIONS} == {}
 
 
+def test_modules_that_a_text_names_exist():
+    absent = find_absent_modules(SOURCE)
+    assert {found for found in absent if found[1] not in FILES_OF_USERS} == set()
+
+
 def test_every_exception_is_needed():
+    assert {name for _, name in find_absent_modules(SOURCE)} == set(FILES_OF_USERS)
     assert set(EXCEPTIONS) - set(find_all()) == set()
     names = [path.name for folder in FOLDERS for path in list_modules(ROOT / folder)]
     parts = {part for name in names for part in name.split("_")}
@@ -172,3 +195,11 @@ def test_a_gerund_or_a_word_of_the_table_is_found_in_a_module_and_in_a_package(t
         "open_door": "door",
         "tending": "tending",
     }
+
+
+def test_an_absent_module_and_one_without_its_folder_are_found(tmp_path):
+    tree = make_tree(tmp_path, "tools/x.py", "src/a/one.py", "src/b/two.py") / "src"
+    (tree / "a/one.py").write_text(
+        '"""`one.py`, `two.py`, `b/two.py`, `b/three.py`, `tools/x.py`, two.py."""'
+    )
+    assert find_absent_modules(tree, tmp_path) == {("a/one.py", "two.py"), ("a/one.py", "b/three.py")}

@@ -1,8 +1,8 @@
-"""`plan_capacity`: a wish in, everything that it comes to out. Pure; all numbers come from `measured.py`.
+"""`plan_capacity`: the load in, what it takes out. Pure; all numbers come from `constants.py`.
 
 Formulas err on the side of more, and where a step of the code would make more load cheaper they take the line above
 it: more events, larger ones, a longer window or more duplicates never need less. What machines cannot do is an error
-that says what stands in the way, and what would help (`judging.py`).
+that says what stands in the way, and what would help (`find_machines.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The DDL of a destination table that is safe to load: what `oncehouse table create` shows before it runs it.
 
-Pure text. Types go through `columns.py`, so nothing of the pipeline file reaches the statement unread, and
+Pure text. Types go through `column_types/parser.py`, so nothing of the pipeline file reaches the statement unread, and
 names are quoted. The table's memory of tokens is sized by what the pipeline needs.
 """
 

@@ -1,4 +1,4 @@
-"""Do values of one column type arrive unchanged in a column of another? Pure, over `columns.py`'s trees."""
+"""Do values of one column type arrive unchanged in a column of another? Pure, over `column_types/types.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads ClickHouse's spelling of a type into the tree of `columns.py`.
+"""Reads the text of a ClickHouse type into the tree of `types.py`.
 
 A recursive descent over the text; a refusal names the whole type, the place in it and what would be right.
 Only types whose values formats can carry and Arrow can bring to ClickHouse without loss are known here.

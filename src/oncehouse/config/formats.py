@@ -1,6 +1,6 @@
 """The sections of the pipeline file that belong to one format each.
 
-What a section says is checked here; whether it stands with its format is `config.py`, what is made of it are the
+What a section says is checked here; whether it stands with its format is `pipeline.py`, what is made of it are the
 formats themselves.
 """
 

@@ -1,8 +1,8 @@
 """The pipeline file as typed, frozen values: the one place where YAML and environment come in.
 
 Every word means what ARCHITECTURE.md says. Reading YAML, naming lines and resolving secrets is
-`config_file.py`, the wording of problems `config_problems.py`; this module holds only the shape, its
-defaults and what must hold between fields. The text under a field is what editors show for its key.
+`file_loader.py`, the wording of problems `problems.py`; this module holds only the keys, their defaults and
+what must hold between fields. The text under a field is what editors show for its key.
 Building any section by hand raises ConfigurationError with the same wording as the file.
 """
 

@@ -1,7 +1,7 @@
 """Messaging's tables in the application's database: supported dialects, statements that make tables, transactions.
 
 Most statements run on the application's own connections, so `transact` is the only place that begins or ends a
-transaction. `oncehouse/common/database.py` opens databases for our own processes and wraps their errors.
+transaction. `common/database.py` opens databases for our own processes and wraps their errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`oncehouse sync`: rows of models in ClickHouse. Run the syncs, see how they stand, make their tables.
 
-`sync_backfill.py` and `sync_verify.py` hold the commands that go through all keys.
+`backfill.py` and `verify.py` hold the commands that go through all keys.
 """
 
 from __future__ import annotations

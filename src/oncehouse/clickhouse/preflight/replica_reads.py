@@ -1,6 +1,6 @@
 """What `check` can see of reads that decide: whether a replica can be waited for, and which servers answer.
 
-How such reads are made is `replica_sync.py`.
+How such reads are made is `clickhouse/replica_sync.py`.
 """
 
 from __future__ import annotations

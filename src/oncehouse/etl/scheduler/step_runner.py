@@ -2,7 +2,7 @@
 
 Holds: what `plan_decision` returns is what `perform` does; a range whose insert may have begun is never changed;
 whatever fails leaves the range open and the topic free, with a state that says why. Laying a step out is for
-`step_planner.py`, changing tables for `table_executor.py`, when to run for the scheduler.
+`steps/step_planner.py`, changing tables for `steps/table_executor.py`, when to run for the scheduler.
 """
 
 from __future__ import annotations

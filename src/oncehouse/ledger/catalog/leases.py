@@ -2,7 +2,7 @@
 
 All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. Whoever takes
 over gets a higher token, and the old holder's writes are refused. Where a catalog has lost the taking of a lease, the
-holder's name and the marks outside of the catalog (`marks.py`) keep one token from being used by two.
+holder's name and the marks outside of the catalog (`ledger/marks.py`) keep one token from being used by two.
 
 Leases of messaging's buckets and of etl's topics stand apart. A stage is one row that one process wants, with its
 writes counted; buckets are many rows that members share fairly; a topic's row has no token but is replaced as a whole

@@ -2,7 +2,7 @@
 
 `oncehouse_inbox_seen` remembers ids of handled messages; `oncehouse_inbox` holds whole messages until workers have
 handled them. Times are seconds since 1970 on the database's clock. Indexes follow the queries of `handled_ids.py`,
-`store.py` and `taking.py`; each is partial where only few rows are ever looked for.
+`store_messages.py` and `row_updates.py`; each is partial where only few rows are ever looked for.
 """
 
 from __future__ import annotations

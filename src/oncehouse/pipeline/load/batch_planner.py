@@ -1,6 +1,6 @@
 """Batching: which open parts become which batches, now. Pure: state and time in, frozen batches out.
 
-Size or time closes a batch; how much of either is the table's timing (`pace.py`), or fixed limits. A table whose
+Size or time closes a batch; how much of either is the table's timing (`insert_rate.py`), or fixed limits. A table whose
 inserts are failing or piling up gets no new batches meanwhile, so that what waits is inserted in fewer, larger blocks
 afterwards.
 """

@@ -1,4 +1,4 @@
-"""Damaged files made again: what `damage.py` planned, file by file, under the leases of all stages.
+"""Damaged files made again: what `repair_plan.py` planned, file by file, under the leases of all stages.
 
 Every new file is compared with what the ledger knows of the old one before the catalog names it: counts of events, rows
 and live rows, columns and types, ids where they are still there. It gets a new name and checksum in one transaction;

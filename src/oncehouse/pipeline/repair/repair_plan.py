@@ -2,7 +2,7 @@
 
 A ledger's state, the files found wanting and what Kafka still has go in, frozen repairs come out. A file is made again
 from the next better source: raw bytes from Kafka, ids from raw bytes, positions of duplicates and the key index from
-ids, parts from raw bytes. `restoring.py` performs what is planned here.
+ids, parts from raw bytes. `file_restorer.py` performs what is planned here.
 """
 
 from __future__ import annotations

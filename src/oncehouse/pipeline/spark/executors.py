@@ -1,6 +1,6 @@
-"""The executors of a cluster: what they are told when Spark starts, and a look at them before any data moves.
+"""The executors of a cluster: their settings when Spark starts, and a check of them before any data moves.
 
-The look is a job of a few tiny tasks. Starting its Python on an executor compares versions (`versions.py`), and each
+The check is a job of a few tiny tasks. Starting its Python on an executor compares versions (`version_check.py`); each
 task reads a file that the driver has just put among the ledger's: executors that lack Python, oncehouse, the same
 libraries or the ledger's files are named with their host, instead of failing each task later on.
 """

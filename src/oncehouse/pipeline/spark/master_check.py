@@ -1,7 +1,7 @@
 """Spark's master: where it is, and whether anybody is there before Spark is started.
 
 Spark itself tries an absent master for a minute and then ends with an error of Java's. What may stand in `spark.master`
-at all is checked with the file (`config_values.py`).
+at all is checked with the file (`config/field_types.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A chunk is a reading like a round's: it is numbered under the sync's lease before anything is read, and confirmed under
 it afterwards, so older state never overwrites newer (docs/decisions/0019-model-sync.md). The backfill holds the lease
 as long as it runs and does the sync's rounds too, between chunks. Its position is in the source database: who comes
-after one that was killed goes on there. Rows that only ClickHouse has are left to `verifying.py`.
+after one that was killed goes on there. Rows that only ClickHouse has are left to `verify/verify.py`.
 """
 
 from __future__ import annotations

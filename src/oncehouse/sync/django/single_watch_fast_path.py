@@ -2,7 +2,7 @@
 
 The operation is part of the change's own statement, in the form that costs the server and the driver least. A save
 names its key, so the operation stands before it and nothing has to come back; other changes return their keys into
-the INSERT of operations, whose count is theirs. All else is `noting.py`'s part.
+the INSERT of operations, whose count is theirs. All else is left to `key_recorder.py`.
 """
 
 from __future__ import annotations

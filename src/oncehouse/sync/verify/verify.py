@@ -1,6 +1,6 @@
 """Whether a table shows what the database has: by ranges of keys, and by key where a range differs.
 
-Rows are read as rounds read them and compared by ClickHouse (`compare.py`). Ranges follow ClickHouse's order, so
+Rows are read as rounds read them and compared by ClickHouse (`table/compare.py`). Ranges follow ClickHouse's order, so
 keys of every type are compared, whatever order the database has for them; a second way through the database's keys
 finds those that the table has never had. A difference counts when it stands still: no operation of its key waits, and
 neither side changes between two looks. So writers may go on. What of a sync that CDC feeds waits in Kafka cannot be

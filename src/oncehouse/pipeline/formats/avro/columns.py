@@ -1,7 +1,7 @@
 """Avro values as columns of the declared types, for all bodies of one schema at once.
 
 The declared fields lead: what they name is read, all else is passed over. Each branch of a union is converted to
-the declared type by itself (`convert.py`), so that a value's type in Avro may differ from message to message. A
+the declared type by itself (`convert/convert.py`), so that a value's type in Avro may differ from message to message. A
 body whose value cannot be converted is rejected; nothing here raises for any bytes.
 """
 

@@ -2,7 +2,7 @@
 
 Avro has no markers, so a body is read from its begin to its end. Here all bodies of a block take each step
 together; each cursor stays inside its own body, and a body that breaks the rules is rejected with a reason
-while the others go on. What the bytes mean is `avro_columns.py`.
+while the others go on. What the bytes mean is `columns.py`.
 """
 
 from __future__ import annotations

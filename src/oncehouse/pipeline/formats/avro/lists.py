@@ -1,7 +1,7 @@
 """Where the values of Avro's arrays and maps stand, for all bodies at once, and how values are passed over.
 
 A list is a run of blocks, each with its count, and a value's size is known only by reading it. All lists take
-the step to their next value together; the last few, when others have ended, go on one by one (`avro_walk.py`).
+the step to their next value together; the last few, when others have ended, go on one by one (`slow_walk.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Avro schemas: the JSON of a schema file, read once into a frozen tree.
 
 Names are resolved, so that a record may hold itself; defaults, aliases and logical types are kept. What the
-specification does not allow is refused with the place and what would be right. Bytes are `avro_cursor.py`.
+specification does not allow is refused with the place and what would be right. Bytes are `cursor.py`.
 """
 
 from __future__ import annotations

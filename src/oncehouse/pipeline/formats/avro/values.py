@@ -1,7 +1,7 @@
 """Avro's scalars as Arrow arrays, in the kind that says most about them: logical types included.
 
 Dates and timestamps become Arrow's own, unless an integer is declared: then they are the counts that stand in
-the message, as times of day always are. What the declared type makes of them is `convert.py`.
+the message, as times of day always are. What the declared type makes of them is `convert/convert.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What Debezium's JSON holds as Arrow arrays that say what it means, a whole column at a time.
 
 Every function returns the array and a mask of the rows that could not be read as their meaning says; None
-where all could. What the declared type makes of them is `convert.py`. Values that an update did not touch, and
+where all could. What the declared type makes of them is `convert/convert.py`. Values that an update did not touch, and
 columns of a deleted row, may be missing from the database's log: they are found, and filled with defaults, here too.
 """
 

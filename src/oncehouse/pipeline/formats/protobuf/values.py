@@ -3,7 +3,7 @@
 Names for enum numbers, times out of seconds and nanoseconds, values out of wrappers, pairs out of map entries,
 JSON out of bytes. A field that is absent is null where the declared type is Nullable, and protobuf's default
 otherwise; for messages that stand for a value (Timestamp, Duration, wrappers, JSON) absent stays null.
-What the declared type cannot hold is left to `convert.py`.
+What the declared type cannot hold is left to `convert/convert.py`.
 """
 
 from __future__ import annotations
