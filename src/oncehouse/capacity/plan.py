@@ -17,8 +17,6 @@ from oncehouse.capacity.throughput import Speed, plan_speed
 from oncehouse.pipeline.dedup.index_compaction import MAX_KEYS
 from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES, BLOCK_ROWS
 
-MONTH_DAYS = 30
-
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:

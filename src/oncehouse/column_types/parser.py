@@ -33,7 +33,6 @@ _PLAIN: dict[str, c.ColumnType] = {
     "UUID": c.Uuid(),
 }
 
-_LOW_CARDINALITY = (c.String, c.FixedString, c.Integer, c.Float, c.Date, c.DateTime)
 _OTHER_WORDS = {  # what other databases and languages call them
     "text": "String",
     "varchar": "String",

@@ -71,12 +71,7 @@ def show(
                 format_elapsed(row.max_lag_seconds),
                 row.duration_ms,
                 format_bytes(row.memory_bytes),
-                ", ".join(
-                    [
-                        *(["repeat"] if row.repeated else []),
-                        *(f"{name} {n} null" for name, n in row.nulls.items()),
-                    ]
-                ),
+                ", ".join(_list_notes(row)),
             )
             for row in rows
         ],
@@ -115,7 +110,7 @@ def checks(
     show_table(
         ["topic", "at (UTC)", "outcome", "expected", "found"],
         [(row.topic, row.ts, row.outcome, row.expectation, row.figure) for row in rows],
-        empty="nothing was looked at yet; `expect` in the lineage says what must hold",
+        empty="no expectation was checked yet; `expect` in the lineage says what must hold",
     )
 
 
