@@ -20,10 +20,10 @@ help: ## show this list
 setup: java .venv/.jars ## virtual environment, wheels, package and jars
 
 demo: setup ## a million events with duplicates, a crash and a lost answer; ends well only with nothing lost or doubled
-	@$(BIN)/python -m oncehouse.devstack.demo.demo
+	@$(BIN)/python examples/demo/demo.py
 
 cluster-demo: setup ## the same on a Spark cluster with PostgreSQL and S3: an executor, a machine and the driver are killed
-	@$(BIN)/python -m oncehouse.devstack.demo.cluster_demo
+	@$(BIN)/python examples/demo/cluster_demo.py
 
 shops: .venv/.package ## a Django and a SQLAlchemy shop, synced under random changes; ends well only with dashboards that are equal
 	@$(BIN)/python examples/django-shop/run.py

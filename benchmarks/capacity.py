@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 import capacity_catalog
+from demo_traffic import make_messages, plan_traffic
 from oncehouse.clickhouse.insert.insert_batch import encode
 from oncehouse.clickhouse.insert.outcome import InsertRequest
-from oncehouse.devstack.demo.events import make_messages, plan_traffic
 from oncehouse.ledger.catalog.packs import Bundle
 from oncehouse.ledger.models import FileRef, KeyFile, Part
 from oncehouse.ledger.storage import key_index

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from oncehouse.devstack.demo.events import make_topic
+from demo_traffic import make_topic
 from oncehouse.devstack.stack import Stack
 from oncehouse.messaging.failure_policy import OutgoingMessage
 from oncehouse.messaging.message import Message

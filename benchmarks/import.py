@@ -15,9 +15,9 @@ from contextlib import ExitStack
 import numpy as np
 import pyarrow.parquet as pq
 
+from demo_traffic import make_columns
 from measure import create_table, fill_topic, make_pipeline, open_place, open_spark, write_pipeline
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.demo.events import make_columns
 from oncehouse.ledger.catalog.epochs import total_counts
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat

@@ -24,10 +24,10 @@ from typing import Any
 
 import confluent_kafka as ck
 
+from demo_traffic import make_topic
 from figures import write
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.demo.events import make_topic
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import TransientError
 from oncehouse.messaging import Consumer

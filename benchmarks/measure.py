@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import SecretStr
 
+from demo_traffic import IDENTITY
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.create_table import create_table_ddl
 from oncehouse.clickhouse.preflight.check import needs_of
 from oncehouse.config.pipeline import ClickHouse, Identity, Ledger, Pipeline, Table
-from oncehouse.devstack.demo.events import IDENTITY
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.stack import Stack
 from oncehouse.ledger.catalog import epochs

@@ -27,10 +27,10 @@ from typing import Any
 import psycopg
 from confluent_kafka import Producer
 
+from demo_traffic import make_topic
 from figures import write
 from oncehouse.common.database import begin, open_engine
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS
-from oncehouse.devstack.demo.events import make_topic
 from oncehouse.devstack.stack import Stack
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.relay.relay import Relay

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from demo_traffic import encode_columns, make_columns, make_topic
 from measure import Place, Topic, create_table, make_pipeline
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.demo.events import encode_columns, make_columns, make_topic
 from oncehouse.pipeline.run import run_pipeline
 from traffic import PARTITIONS
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from demo_traffic import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.column_types.parser import parse_type
-from oncehouse.devstack.demo.events import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TableReadPlan

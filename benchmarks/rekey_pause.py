@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paced
+from demo_traffic import make_topic
 from figures import OUT, Figure, figure, say, show_and_save
 from measure import Place, Topic, create_table, make_pipeline, open_place, open_spark
-from oncehouse.devstack.demo.events import make_topic
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.models import RequestKind
 from oncehouse.pipeline.checks.preflight import open_catalog

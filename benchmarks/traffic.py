@@ -19,10 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.config.formats import Avro
-from oncehouse.config.pipeline import Kafka, Source
-from oncehouse.config.protobuf import Protobuf, ProtobufSchema
-from oncehouse.devstack.demo.events import (
+from demo_traffic import (
     FIELDS,
     Serials,
     encode_columns,
@@ -31,6 +28,9 @@ from oncehouse.devstack.demo.events import (
     open_producer,
     send,
 )
+from oncehouse.config.formats import Avro
+from oncehouse.config.pipeline import Kafka, Source
+from oncehouse.config.protobuf import Protobuf, ProtobufSchema
 
 Format = Literal["json", "protobuf", "avro"]
 

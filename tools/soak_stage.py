@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import yaml
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse, Pipeline
-from oncehouse.devstack.demo.events import make_topic
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.errors import PermanentError
 from soak_cast import STAGES, Cast
 from soak_oracle import TABLE, VIEW
 from soak_traffic import FIELDS, IDENTITY, PARTITIONS, TOPIC, TOPIC_SETTINGS
 from soak_watch import DRIVER_HEAP_MB, EXECUTOR_HEAP_MB
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "demo"))
+from demo_events import make_topic
 
 # Retention has nothing to do most of the time: an executor of its own would only stand about.
 _CORES = {"ingest": 2, "load": 1, "retention": 0}

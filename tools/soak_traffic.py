@@ -8,9 +8,11 @@ deleted from the topic a while later; what is not never is.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -20,7 +22,8 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from oncehouse.devstack.demo.events import (
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "demo"))
+from demo_events import (
     Serials,
     broken_messages,
     draw_serials,

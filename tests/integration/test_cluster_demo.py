@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
-from oncehouse.devstack.demo import cluster_demo
-from oncehouse.devstack.demo.cluster_demo import ClusterResult
-from oncehouse.devstack.demo.results import Comparison
+import cluster_demo
+from cluster_demo import ClusterResult
+from demo_results import Comparison
+
+ROOT = Path(__file__).parents[2]
 
 WELL = ClusterResult(
     produced=110,
@@ -49,7 +52,7 @@ def test_it_ends_well_only_when_all_went_as_promised(monkeypatch, capsys, spoilt
 def test_the_whole_demo_ends_well_and_leaves_nothing_behind(tmp_path):
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "oncehouse.devstack.demo.cluster_demo"],
+        [sys.executable, str(ROOT / "examples/demo/cluster_demo.py")],
         capture_output=True,
         text=True,
         check=False,

@@ -14,19 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from oncehouse.clickhouse.client import connect
-from oncehouse.column_types.parser import parse_type
-from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.demo import demo
-from oncehouse.devstack.demo.events import (
+import demo
+from demo_events import (
     FIELDS,
     broken_messages,
     make_columns,
     make_messages,
     plan_traffic,
 )
-from oncehouse.devstack.demo.results import Comparison, DemoResult, compare
+from demo_results import Comparison, DemoResult, compare
+from oncehouse.clickhouse.client import connect
+from oncehouse.column_types.parser import parse_type
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.servers
 
@@ -59,7 +61,7 @@ def numbers_of(table: str) -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 def test_small_demo_ends_well_and_leaves_nothing_behind(tmp_path):
-    words = [sys.executable, "-m", "oncehouse.devstack.demo.demo", "--events", "30000"]
+    words = [sys.executable, str(ROOT / "examples/demo/demo.py"), "--events", "30000"]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, env=environment_with_temporary(tmp_path)
     )
@@ -78,7 +80,7 @@ def test_small_demo_ends_well_and_leaves_nothing_behind(tmp_path):
         "kills",
         "answers swallowed",
         "verify",
-        "rows nobody produced",
+        "rows not produced",
         "lost",
         "doubled",
     ]
@@ -95,7 +97,7 @@ def test_small_demo_ends_well_and_leaves_nothing_behind(tmp_path):
         "kills": "1",
         "answers swallowed": "1",
         "verify": "ok",
-        "rows nobody produced": "0",
+        "rows not produced": "0",
         "lost": "0",
         "doubled": "0",
     }

@@ -27,7 +27,7 @@ from page_shell import ROOT, PageShell, blocks, lend_packages, open_checkout
 PAGE, FIRST_STEPS = "README.md", "docs/index.md"
 DRAWINGS = 2
 """Blocks without a language, which nobody runs."""
-MADE = {"demo": "oncehouse.devstack.demo.demo", "test": "-m pytest", "shops": "examples/django-shop/run.py"}
+MADE = {"demo": "examples/demo/demo.py", "test": "-m pytest", "shops": "examples/django-shop/run.py"}
 """What a target starts; tests of their own run it: test_demo, the session itself, test_shops."""
 
 

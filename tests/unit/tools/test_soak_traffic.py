@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import soak_modules  # noqa: F401 - makes the next ones importable
+from demo_events import broken_messages, draw_serials, encode_columns
 from oncehouse.column_types.parser import parse_type
-from oncehouse.devstack.demo.events import broken_messages, draw_serials, encode_columns
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from soak_traffic import FIELDS, PRODUCERS, make_events
 from soak_watch import classify

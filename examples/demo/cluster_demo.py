@@ -20,12 +20,11 @@ from pathlib import Path
 
 import yaml
 
+from demo_events import FIELDS, IDENTITY, DemoTraffic, make_topic, plan_traffic, produce
+from demo_results import Comparison, compare, show_demo
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.demo.cli import show_demo
-from oncehouse.devstack.demo.events import FIELDS, IDENTITY, DemoTraffic, make_topic, plan_traffic, produce
-from oncehouse.devstack.demo.results import Comparison, compare
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.spark import CLUSTER
 from oncehouse.devstack.stack import Stack
@@ -168,7 +167,7 @@ def _finish(demo_run: _ClusterDemoRun, catalog: Catalog, second: subprocess.Pope
     client = connect(ClickHouse(url=demo_run.stack.clickhouse.url))
 
     def arrived() -> bool:
-        ((rows,),) = client.query(f"SELECT count() FROM {TABLE}")  # noqa: S608 - own name
+        ((rows,),) = client.query(f"SELECT count() FROM {TABLE}")
         return int(rows) >= traffic.unique
 
     _await(demo_run, "driver-2", second, arrived)
@@ -261,7 +260,7 @@ def _run(demo_run: _ClusterDemoRun, name: str, *command: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m oncehouse.devstack.demo.cluster_demo [--events N]`."""
+    """`python examples/demo/cluster_demo.py [--events N]`."""
     return show_demo(run_cluster_demo, arguments, described=__doc__, events=EVENTS)
 
 

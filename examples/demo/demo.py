@@ -19,12 +19,11 @@ from pathlib import Path
 
 import yaml
 
+from demo_events import FIELDS, IDENTITY, DemoTraffic, make_topic, plan_traffic, produce
+from demo_results import DemoResult, compare, show_demo
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.demo.cli import show_demo
-from oncehouse.devstack.demo.events import FIELDS, IDENTITY, DemoTraffic, make_topic, plan_traffic, produce
-from oncehouse.devstack.demo.results import DemoResult, compare
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
@@ -188,8 +187,8 @@ def _settled(demo_run: _DemoRun, catalog: Catalog) -> int:
 
 def _run_to_end(demo_run: _DemoRun, *command: str) -> None:
     if exit_code := _run(demo_run, *command):
-        told = _last_words(demo_run)
-        raise PermanentError(f"`oncehouse {' '.join(command)}` ended with exit {exit_code}:\n{told}")
+        output = _last_words(demo_run)
+        raise PermanentError(f"`oncehouse {' '.join(command)}` ended with exit {exit_code}:\n{output}")
 
 
 def _run(demo_run: _DemoRun, *command: str) -> int:
@@ -218,7 +217,7 @@ def _last_words(demo_run: _DemoRun) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m oncehouse.devstack.demo.demo [--events N]`."""
+    """`python examples/demo/demo.py [--events N]`."""
     return show_demo(run_demo, arguments, described=__doc__, events=EVENTS)
 
 

@@ -1,22 +1,30 @@
-"""What the demo counts, and when it has gone well.
+"""What the demo counts, when it has gone well, and its command line.
 
-Lost and doubled are counted in ClickHouse against what was produced, made anew from the plan of the traffic; the
-ledger has no say in them. Its own counts stand beside them and must agree.
+Lost and doubled are counted in ClickHouse against what was produced, made again from the plan of the traffic; the
+ledger has no say in them. Its own counts are shown next to them and must agree.
 """
 
 from __future__ import annotations
 
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from demo_events import FIELDS, IDENTITY, DemoTraffic, make_columns
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote, quote_table
-from oncehouse.devstack.demo.events import FIELDS, IDENTITY, DemoTraffic, make_columns
+from oncehouse.errors import OncehouseError
 
 _PRODUCED_TABLE = "produced"
 _BLOCK_EVENTS = 500_000
+_INTERRUPTED_EXIT_CODE = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +36,7 @@ class Comparison:
     """Events that were produced and are not there, exactly as they were."""
     doubled: int
     foreign: int
-    """Rows that nobody produced."""
+    """Rows that the demo did not produce."""
 
     @property
     def exact(self) -> bool:
@@ -36,7 +44,7 @@ class Comparison:
 
     def lines(self) -> list[str]:
         return [
-            f"rows nobody produced {self.foreign}",
+            f"rows not produced {self.foreign}",
             f"lost {self.lost}",
             f"doubled {self.doubled}",
         ]
@@ -91,9 +99,7 @@ def compare(client: Client, table: str, traffic: DemoTraffic) -> Comparison:
     event = f"sipHash128({', '.join(quote(name) for name in FIELDS)})"
     name, produced = quote_table(table), quote_table(_PRODUCED_TABLE)
     identity = ", ".join(quote(field) for field in IDENTITY)
-    ((rows, doubled),) = client.query(
-        f"SELECT count(), count() - uniqExact({identity}) FROM {name}"  # noqa: S608 - own names
-    )
+    ((rows, doubled),) = client.query(f"SELECT count(), count() - uniqExact({identity}) FROM {name}")
     return Comparison(
         rows=rows,
         doubled=doubled,
@@ -104,7 +110,7 @@ def compare(client: Client, table: str, traffic: DemoTraffic) -> Comparison:
 
 def _count_missing(client: Client, event: str, *, held: str, sought_in: str) -> int:
     ((missing,),) = client.query(
-        f"SELECT count() FROM {held} WHERE {event} NOT IN (SELECT {event} FROM {sought_in})"  # noqa: S608 - own names
+        f"SELECT count() FROM {held} WHERE {event} NOT IN (SELECT {event} FROM {sought_in})"
     )
     return int(missing)
 
@@ -119,3 +125,37 @@ def _insert_produced(client: Client, unique: int) -> None:
         with pa.ipc.new_stream(sink, events.schema) as writer:
             writer.write_table(events)
         client.insert_arrow(_PRODUCED_TABLE, tuple(FIELDS), sink.getvalue(), {})
+
+
+class DemoOutcome(Protocol):
+    @property
+    def went_well(self) -> bool: ...
+
+    def lines(self) -> list[str]: ...
+
+
+class Demo(Protocol):
+    def __call__(self, *, events: int, say: Callable[[str], None]) -> DemoOutcome: ...
+
+
+def show_demo(demo: Demo, arguments: Sequence[str] | None, *, described: str | None, events: int) -> int:
+    """`[--events N]`. Prints what happens with the seconds since the start; returns 0 only when all went well."""
+    parser = argparse.ArgumentParser(description=described)
+    parser.add_argument("--events", type=int, default=events, help="how many events, duplicates included")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = time.monotonic()
+
+    def say(message: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {message}", flush=True)
+
+    try:
+        result = demo(events=options.events, say=say)
+    except OncehouseError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED_EXIT_CODE
+    say("done")
+    print("\n".join(result.lines()), flush=True)
+    return 0 if result.went_well else 1
