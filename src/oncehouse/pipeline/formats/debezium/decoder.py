@@ -8,6 +8,7 @@ filled with defaults.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,13 +20,20 @@ import pyarrow.compute as pc
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.masks import Mask, null_mask
+from oncehouse.pipeline.convert.masks import Mask, flags, null_mask
 from oncehouse.pipeline.convert.rejection import Reason, RejectionCause
 from oncehouse.pipeline.convert.value_errors import find_problem
 from oncehouse.pipeline.formats.base import Decoded, DecodeLimits, Decoder, Places, SingleRows
-from oncehouse.pipeline.formats.debezium.columns import fill_defaults, find_unavailable, read_meaning
+from oncehouse.pipeline.formats.debezium.absent_values import fill_defaults, find_unavailable, without
+from oncehouse.pipeline.formats.debezium.columns import explain_unread, read_meaning
 from oncehouse.pipeline.formats.debezium.envelope import Envelopes, describe_row, open_envelopes
-from oncehouse.pipeline.formats.debezium.log_position import SOURCE, name_positions, name_tables
+from oncehouse.pipeline.formats.debezium.log_position import (
+    CONNECTORS,
+    SOURCE,
+    cut_images,
+    name_positions,
+    name_tables,
+)
 from oncehouse.pipeline.formats.debezium.wire_types import Wire, wire_of_declared, wire_of_schema
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.formats.result_builder import ResultBuilder
@@ -35,8 +43,10 @@ TABLE, KEY, POSITION = "_table", "_key", "_position"
 OWN_FIELDS = (VERSION, DELETED, OPERATION, TABLE, KEY, POSITION)
 
 _TEXT = c.Nullable(inner=c.String())
+_CONNECTOR = c.Nullable(inner=c.Tuple(fields=(("connector", _TEXT),)))
 _MOST_READERS = 256
 _CHANGES = pa.array(["c", "u", "d", "r"])
+_CONNECTORS = pa.array(CONNECTORS)
 _NO_CHANGE = RejectionCause(
     reason=Reason.MALFORMED, detail="op: no operation of Debezium; this is no change event"
 )
@@ -45,7 +55,10 @@ _TRUNCATED = RejectionCause(
     detail="op: the table was truncated, which no row can say; truncate it here too",
 )
 _NO_POSITION = RejectionCause(reason=Reason.MALFORMED, detail="source: names no place in the database's log")
-_NOT_IN_LOG = "not changed, and therefore not in the log; set REPLICA IDENTITY FULL of the table"
+_NOT_IN_LOG = (
+    "not changed, and therefore not in the log; set REPLICA IDENTITY FULL of the table (PostgreSQL), "
+    "binlog_row_image=FULL (MySQL) or lob.enabled of the connector (Oracle)"
+)
 _NO_ROW = RejectionCause(
     reason=Reason.MISSING_FIELD,
     detail="the row is missing: after is null, or before of a deletion; see REPLICA IDENTITY of the table",
@@ -104,6 +117,11 @@ class DebeziumDecoder:
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._readers: dict[str | None, _EnvelopeReader] = {}
+        self._source_reader = JsonDecoder(
+            fields={"source": _CONNECTOR},
+            max_message_bytes=limits.max_message_bytes,
+            max_depth=limits.max_depth,
+        )
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
         builder = ResultBuilder(self._schema)
@@ -129,12 +147,8 @@ class DebeziumDecoder:
         decoded = reader.json.decode(envelopes.payloads)
         mine = places[envelopes.places]
         wrong = np.array([rejection.index for rejection in decoded.rejected], dtype=np.int64)
-        builder.reject(
-            mine[wrong],
-            lambda number: RejectionCause(
-                reason=decoded.rejected[number].reason, detail=decoded.rejected[number].detail
-            ),
-        )
+        causes = self._explain(decoded, envelopes.payloads.take(pa.array(wrong)))
+        builder.reject(mine[wrong], lambda number: causes[number])
         taken = pa.array(decoded.taken)
         changes = _Changes(
             mine[decoded.taken],
@@ -144,6 +158,17 @@ class DebeziumDecoder:
             offsets.take(pa.array(mine[decoded.taken])),
         )
         self._keep(builder, _sort_operations(builder, changes, skipped), reader.wires)
+
+    def _explain(self, decoded: Decoded, payloads: pa.Array) -> list[RejectionCause]:
+        """Why envelopes are no changes of rows: by their connector's name, where that is the reason."""
+        causes = [RejectionCause(reason=one.reason, detail=one.detail) for one in decoded.rejected]
+        if causes:
+            named = self._source_reader.decode(payloads)
+            connectors = named.rows.column("source").field("connector")
+            for place, connector in zip(named.taken.tolist(), connectors.to_pylist(), strict=True):
+                if connector is not None and connector not in CONNECTORS:
+                    causes[place] = _refuse_connector(connector)
+        return causes
 
     def _reader(self, schema: str | None) -> _EnvelopeReader:
         if schema not in self._readers:
@@ -188,7 +213,8 @@ class DebeziumDecoder:
                 if name in own
                 else _read_column(changes, deleted, name, type_, wires, problems)
             )
-            arrays.append(_convert_column(meant, bad, type_, f"field {name}", deleted, problems))
+            unread = explain_unread(wires[name]) if name in wires else ""
+            arrays.append(_convert_column(meant, bad, unread, type_, f"field {name}", deleted, problems))
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         good = np.ones(len(changes.places), dtype=np.bool_)
         if problems:
@@ -203,8 +229,23 @@ def _is(operations: pa.Array, operation: str) -> Mask:
     return found
 
 
+def _refuse_connector(name: str) -> RejectionCause:
+    shown = "".join(itertools.takewhile(lambda character: character.isalnum() or character in "-_.", name))
+    return RejectionCause(
+        reason=Reason.UNSUPPORTED,
+        detail=f"source.connector: changes of the connector '{shown}' are not read; those of "
+        f"{', '.join(CONNECTORS[:-1])} and {CONNECTORS[-1]} are",
+    )
+
+
 def _sort_operations(builder: ResultBuilder, changes: _Changes, skipped: list[Places]) -> _Changes:
     """Changes of rows go on; messages of the log are skipped, and what is no change is refused."""
+    connectors = changes.rows.column("source").field("connector")
+    others = ~flags(pc.is_in(pc.fill_null(connectors, CONNECTORS[0]), value_set=_CONNECTORS))
+    if others.any():
+        names = connectors.filter(pa.array(others)).to_pylist()
+        builder.reject(changes.places[others], lambda number: _refuse_connector(names[number]))
+        changes = changes.filter(~others)
     operations = changes.rows.column("op")
     known = pc.is_in(operations, value_set=_CHANGES).to_numpy(zero_copy_only=False)
     messages, truncated = _is(operations, "m"), _is(operations, "t")
@@ -233,12 +274,13 @@ def _own_fields(changes: _Changes, deleted: Mask, problems: dict[int, RejectionC
     """What oncehouse adds to a row."""
     source = changes.rows.column("source")
     snapshot = _is(changes.rows.column("op"), "r")
-    positions, nowhere = name_positions(source, snapshot)
+    positions, nowhere = name_positions(source, snapshot, changes.payloads)
     for row in np.flatnonzero(nowhere | null_mask(source)).tolist():
         problems[row] = _NO_POSITION
-    # A table without a primary key has no keys; then the row itself distinguishes changes at one place.
-    images = pc.replace_substring_regex(changes.payloads, rb'(?s),"source":\{.*$', b"")
-    keys = pc.coalesce(changes.keys, images)
+    keys = changes.keys
+    if keys.null_count:
+        # A table without a primary key has no keys; then the row itself distinguishes changes at one place.
+        keys = pc.coalesce(keys, cut_images(changes.payloads))
     return {
         VERSION: changes.offsets,
         DELETED: pa.array(deleted.astype(np.uint8)),
@@ -267,14 +309,16 @@ def _read_column(
         rows = len(changes.places)
         picked = np.where(deleted, np.arange(rows), np.arange(rows) + rows)
         chosen = pa.concat_arrays([before, after]).take(pa.array(picked))
-    for row in np.flatnonzero(find_unavailable(chosen) & ~deleted).tolist():
+    unavailable = find_unavailable(chosen)
+    for row in np.flatnonzero(unavailable & ~deleted).tolist():
         problems[row] = RejectionCause(reason=Reason.MISSING_FIELD, detail=f"field {name}: {_NOT_IN_LOG}")
-    return read_meaning(chosen, wires[name], type_)
+    return read_meaning(without(chosen, unavailable & deleted), wires[name], type_)
 
 
 def _convert_column(
     meant: pa.Array,
     bad: Mask | None,
+    unread: str,
     type_: c.ColumnType,
     where: str,
     deleted: Mask,
@@ -287,9 +331,7 @@ def _convert_column(
         np.zeros(len(meant), dtype=np.bool_) if converted.bad is None else converted.bad & ~(nulls & deleted)
     )
     for row in [] if bad is None else np.flatnonzero(bad).tolist():
-        problems.setdefault(
-            row, RejectionCause(reason=Reason.WRONG_TYPE, detail=f"{where}: not base64, or too long")
-        )
+        problems.setdefault(row, RejectionCause(reason=Reason.WRONG_TYPE, detail=f"{where}: {unread}"))
     for row in np.flatnonzero(wrong).tolist():
         problems.setdefault(row, find_problem(meant, row, type_, where))
     return filled

@@ -7,6 +7,7 @@ a number in a date column days, and decimals are as the pipeline file says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,8 @@ _INTEGERS = {"int8", "int16", "int32", "int64"}
 _TEXT = c.Nullable(inner=c.String())
 _LONG = c.Nullable(inner=c.Integer(bits=64, signed=True))
 _DEEPEST = 20
+WIDEST_SCALE = 1000
+"""Far beyond every column's; without a bound, a message of few bytes would become a text of millions of zeros."""
 
 
 class Meaning(StrEnum):
@@ -32,6 +35,7 @@ class Meaning(StrEnum):
     VARIABLE_DECIMAL = "variable decimal"
     LIST = "list"
     STRUCT = "struct"
+    MAP = "map"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +43,10 @@ class Wire:
     json: c.ColumnType
     """How the JSON reader takes it."""
     meaning: Meaning = Meaning.ITSELF
-    scale: int = 0
+    scale: int | None = 0
+    """Of a decimal; None where the schema gives none that counts digits."""
     inner: tuple[tuple[str, Wire], ...] = ()
-    """Of a list its item, of a struct its members."""
+    """Of a list its item, of a map its value, of a struct its members."""
 
 
 _TICKS = {
@@ -78,11 +83,15 @@ def wire_of_schema(column: Mapping[str, Any], depth: int = 0) -> Wire:  # noqa: 
 
 def _wire_of_bytes(name: str, column: Mapping[str, Any]) -> Wire:
     if name == "org.apache.kafka.connect.data.Decimal":
-        parameters = column.get("parameters")
-        scale = str(parameters.get("scale", "0")) if isinstance(parameters, dict) else "0"
-        known = int(scale) if scale.isdigit() and len(scale) < 3 else 0
-        return Wire(json=_TEXT, meaning=Meaning.DECIMAL, scale=known)
+        return Wire(json=_TEXT, meaning=Meaning.DECIMAL, scale=_scale_of(column.get("parameters")))
     return Wire(json=_TEXT, meaning=Meaning.BITS if name == "io.debezium.data.Bits" else Meaning.BASE64)
+
+
+def _scale_of(parameters: object) -> int | None:
+    text = str(parameters.get("scale")) if isinstance(parameters, dict) else ""
+    if re.fullmatch(r"[+-]?[0-9]{1,9}", text) is None:
+        return None
+    return int(text) if abs(int(text)) <= WIDEST_SCALE else None
 
 
 def _wire_of_nested(column: Mapping[str, Any], depth: int) -> Wire:
@@ -91,7 +100,9 @@ def _wire_of_nested(column: Mapping[str, Any], depth: int) -> Wire:
             item = wire_of_schema(items, depth)
             return Wire(json=c.Array(item=item.json), meaning=Meaning.LIST, inner=(("", item),))
         case {"type": "map", "values": dict(values)}:
-            return Wire(json=c.Map(key=c.String(), value=wire_of_schema(values, depth).json))
+            value = wire_of_schema(values, depth)
+            map_type = c.Map(key=c.String(), value=value.json)
+            return Wire(json=map_type, meaning=Meaning.MAP, inner=(("", value),))
         case {"type": "struct", "fields": [dict(), *_] as fields}:
             members = tuple((str(one.get("field")), wire_of_schema(one, depth)) for one in fields)
             tuple_type = c.Tuple(fields=tuple((name, wire.json) for name, wire in members))
@@ -100,7 +111,9 @@ def _wire_of_nested(column: Mapping[str, Any], depth: int) -> Wire:
             return Wire(json=_TEXT)
 
 
-def wire_of_declared(type_: c.ColumnType, *, precise_decimals: bool) -> Wire:
+def wire_of_declared(  # noqa: PLR0911 - one case a kind
+    type_: c.ColumnType, *, precise_decimals: bool
+) -> Wire:
     """How a column is taken to be written when nothing but the declared type is known."""
     match c.bare(type_):
         case c.Date():
@@ -114,5 +127,7 @@ def wire_of_declared(type_: c.ColumnType, *, precise_decimals: bool) -> Wire:
             return Wire(json=map_type)
         case c.Float(bits=bits):
             return Wire(json=c.Nullable(inner=c.Float(bits=bits, textual=True)))
+        case c.Uuid():  # as the text that it is: an array's mark of an absent value is a UUID too
+            return Wire(json=_TEXT)
         case bare:
             return Wire(json=c.Nullable(inner=bare))
