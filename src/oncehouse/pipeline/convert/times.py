@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import is_text
 from oncehouse.pipeline.convert.masks import Mask, cast_where_possible, null_mask
+from oncehouse.pipeline.convert.time_zones import local_to_utc, utc_to_local
 
 _DAYS = {False: (0, 65535), True: (-25567, 120529)}
 _DAY_SECONDS = 86_400
@@ -53,9 +54,9 @@ def _days(array: pa.Array) -> tuple[pa.Array, Mask]:
 def _midnights(array: pa.Array) -> tuple[pa.Array, Mask]:
     """A time is a date only when it is the beginning of one, where it was written."""
     array, ancient = _without_ancient(array)
-    local = pc.local_timestamp(array) if array.type.tz else array
-    day = _DAY_SECONDS * _PER_SECOND[array.type.unit]
-    dates, bad = _dates(filled_ticks(local.view(pa.int64())), day, null_mask(array))
+    ticks, per_second = filled_ticks(array.view(pa.int64())), _PER_SECOND[array.type.unit]
+    local = utc_to_local(ticks, array.type.tz, per_second=per_second) if array.type.tz else ticks
+    dates, bad = _dates(local, _DAY_SECONDS * per_second, null_mask(array))
     return dates, bad | ancient
 
 
@@ -108,7 +109,7 @@ def _shift(array: pa.Array, factor: int, zone: str) -> tuple[pa.Array, Mask]:
     """Ticks of the column's unit, `factor` of them a second, from those of the array's."""
     per_second = _PER_SECOND[array.type.unit]
     array, ancient = _without_ancient(array)
-    ticks = array.view(pa.int64()) if array.type.tz else local_to_utc(array, zone)
+    ticks = array.view(pa.int64()) if array.type.tz else read_local(array, zone)
     if per_second > factor:
         coarse = np.floor_divide(filled_ticks(ticks), per_second // factor)
         return pa.array(coarse, mask=null_mask(array)), ancient
@@ -149,15 +150,16 @@ def _cast_uniform(texts: pa.Array, *, unit: str, zone: str) -> pa.Array | None:
             times = texts.cast(target)
         except pa.ArrowInvalid:
             continue
-        return times.view(pa.int64()) if target.tz else local_to_utc(times, zone)
+        return times.view(pa.int64()) if target.tz else read_local(times, zone)
     return None
 
 
-def local_to_utc(times: pa.Array, zone: str) -> pa.Array:
-    # An hour that daylight saving repeats means its first pass; one that it skips means the end of the gap.
+def read_local(times: pa.Array, zone: str) -> pa.Array:
+    """The instants of times without a zone."""
     if zone == "UTC":
         return times.view(pa.int64())
-    return pc.assume_timezone(times, zone, ambiguous="earliest", nonexistent="latest").view(pa.int64())
+    ticks = filled_ticks(times.view(pa.int64()))
+    return pa.array(local_to_utc(ticks, zone, per_second=_PER_SECOND[times.type.unit]), mask=null_mask(times))
 
 
 def _floor_ticks(ticks: pa.Array, digits: int) -> pa.Array:
@@ -175,7 +177,7 @@ def _parse_mixed(texts: pa.Array, *, unit: str, zone: str) -> tuple[pa.Array, Ma
         pc.if_else(zoned, seconds_text, None), pa.timestamp("s", tz="UTC")
     )
     without, bad_local = cast_where_possible(pc.if_else(zoned, None, seconds_text), pa.timestamp("s"))
-    seconds = pc.coalesce(with_zone.view(pa.int64()), local_to_utc(without, zone))
+    seconds = pc.coalesce(with_zone.view(pa.int64()), read_local(without, zone))
     fraction = pc.if_else(
         pc.match_substring_regex(texts, _FRACTION), pc.replace_substring_regex(texts, _FRACTION, r"\2"), "0"
     )

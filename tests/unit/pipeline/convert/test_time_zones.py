@@ -1,0 +1,135 @@
+"""Times without a zone are read in their column's zone as Python reads them, in every year that a column holds."""
+# ruff: noqa: DTZ001 - times without a zone are what is tested
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from oncehouse.column_types.parser import parse_type
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.time_zones import local_to_utc, utc_to_local
+from oncehouse.sync.model.arrow_rows import make_block
+
+# Summer in the north and in the south, half an hour of it, less than 0 of it in winter, months of Ramadan, changes on
+# other days than Sunday, no summer any more, and offsets of seconds.
+ZONES = [
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Europe/Dublin",
+    "Africa/Casablanca",
+    "Africa/Cairo",
+    "Asia/Jerusalem",
+    "Asia/Gaza",
+    "America/Nuuk",
+    "Pacific/Apia",
+    "Africa/Monrovia",
+    "Asia/Kolkata",
+]
+BEGIN, END = datetime(1970, 1, 1), datetime(2100, 1, 1)
+STEP = timedelta(days=9, hours=5, minutes=30)
+TIMES = [BEGIN + number * STEP for number in range((END - BEGIN) // STEP)]
+
+
+def is_shown(time: datetime, zone: ZoneInfo) -> bool:
+    """Whether clocks ever show this time."""
+    time = time.replace(microsecond=0)
+    return datetime.fromtimestamp(time.replace(tzinfo=zone).timestamp(), zone).replace(tzinfo=None) == time
+
+
+def instants(zone: str, times: list[datetime]) -> list[int]:
+    return [int(time.replace(tzinfo=ZoneInfo(zone)).timestamp()) for time in times]
+
+
+def seconds(array: pa.Array) -> list[int]:
+    return array.view(pa.int64()).to_pylist()
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_times_and_texts_without_a_zone_are_the_instants_that_python_says(zone):
+    times = [time for time in TIMES if is_shown(time, ZoneInfo(zone))]
+    wanted = instants(zone, times)
+    type_ = parse_type(f"DateTime64(0, '{zone}')")
+    texts = [str(time) for time in times]
+    mixed = [text if place % 2 else f"{text}.5" for place, text in enumerate(texts)]
+    for array in (pa.array(times, pa.timestamp("us")), pa.array(texts), pa.array(mixed)):
+        converted = convert(array, type_)
+        assert converted.bad is None or not converted.bad.any()
+        assert seconds(converted.array) == wanted
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_dates_begin_at_midnight_of_the_zone_and_come_back(zone):
+    days = [date(year, month, 15) for year in range(1970, 2100) for month in (1, 7)]
+    wanted = instants(zone, [datetime(day.year, day.month, day.day) for day in days])
+    times = convert(pa.array(days), parse_type(f"DateTime64(0, '{zone}')"))
+    assert seconds(times.array) == wanted
+    again = convert(times.array, parse_type("Date32"))
+    assert again.bad is None or not again.bad.any()
+    assert again.array.to_pylist() == days
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_rows_of_models_are_the_instants_that_python_says(zone):
+    times = TIMES[::20]
+    block = make_block({"at": parse_type(f"DateTime64(0, '{zone}')")}, [times])
+    assert seconds(block.column("at")) == instants(zone, times)
+
+
+@given(
+    zone=st.sampled_from(ZONES),
+    time=st.datetimes(BEGIN, datetime(2298, 1, 1)),
+    unit=st.sampled_from([1, 1000]),
+)
+@example(zone="Europe/Berlin", time=datetime(2040, 7, 1, 12), unit=1)
+@example(zone="Europe/Berlin", time=datetime(2040, 10, 28, 2, 30), unit=1)
+@example(zone="Europe/Berlin", time=datetime(2040, 3, 25, 2, 30, 0, 500_000), unit=1000)
+@example(zone="Australia/Lord_Howe", time=datetime(2040, 10, 7, 2, 15), unit=1)
+def test_any_time_is_its_first_pass_or_the_end_of_its_gap(zone, time, unit):
+    opened = ZoneInfo(zone)
+    time = time.replace(microsecond=time.microsecond // 1000 * 1000 if unit > 1 else 0)
+    ticks = (time - BEGIN) // timedelta(seconds=1 / unit)
+    found = int(local_to_utc(np.array([ticks]), zone, per_second=unit)[0])
+    if is_shown(time, opened):
+        second = int(time.replace(tzinfo=opened, microsecond=0).timestamp())
+        assert found == second * unit + time.microsecond * unit // 1_000_000
+        assert int(utc_to_local(np.array([found]), zone, per_second=unit)[0]) == ticks
+        return
+    assert found % unit == 0
+    before, after = (datetime.fromtimestamp(found // unit - second, opened) for second in (1, 0))
+    assert before.utcoffset() != after.utcoffset()
+    assert before.replace(tzinfo=None) < time < after.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "zone", "unit"),
+    [
+        *(
+            (ticks, zone, "s")
+            for ticks in (-(1 << 63), (1 << 63) - 1)
+            for zone in ("Asia/Tokyo", "America/New_York")
+        ),
+        *((-(1 << 63) + more, zone, "ns") for more in (0, 1) for zone in ("Asia/Tokyo", "America/New_York")),
+        ((1 << 63) - 1, "America/New_York", "ns"),
+    ],
+)
+def test_times_at_the_ends_of_the_integers_are_refused_and_do_not_wrap_around(ticks, zone, unit):
+    array = pa.array([ticks, 0]).view(pa.timestamp(unit))
+    converted = convert(array, parse_type(f"DateTime64(9, '{zone}')"))
+    assert converted.bad is not None
+    assert converted.bad.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("zone", "seconds_away"), [("+02:00", 7200), ("-05:30", -19800)])
+def test_the_zone_of_an_array_may_be_an_offset(zone, seconds_away):
+    midnight = int((datetime(2040, 7, 1) - BEGIN).total_seconds())
+    array = pa.array([midnight - seconds_away]).view(pa.timestamp("s", tz=zone))
+    assert convert(array, parse_type("Date")).array.to_pylist() == [date(2040, 7, 1)]
