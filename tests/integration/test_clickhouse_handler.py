@@ -217,7 +217,7 @@ def test_what_the_rows_function_raises_is_left_as_it_is(setup):
         ({"url": "ftp://x"}, "url: .* is not an HTTP address"),
         ({"insert_timeout": "soon"}, "insert_timeout: 'soon' is not a duration"),
         ({"retry_horizon": "soon"}, "retry_horizon: 'soon' is not a duration"),
-        ({"inserts_per_second": 0}, "inserts_per_second must be more than 0"),
+        ({"inserts_per_second": 0}, "inserts_per_second must be a number that is more than 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, said):

@@ -2,14 +2,16 @@
 
 One batch is one block under the batch's own token, so a repeated batch adds nothing to the table and its materialized
 views, and groups that write to one table do not deduplicate each other's rows. An insert is sent before its deadline or
-not at all, and runs once, in a session of its own. Before the first insert the handler checks that the table remembers
-tokens for long enough. `rows` must return the same rows for the same batch. Errors are classified for the consumer:
-those that pass, those of the batch's own rows, and those that affect all batches.
+not at all, and runs once, in a session of its own. Handlers of a table take turns, so that its inserts are bounded, and
+before the first insert a handler checks that the table remembers that many tokens. `rows` must return the same rows for
+the same batch. Errors are classified for the consumer: those that pass, those of the batch's own rows, and those that
+affect all batches.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -22,6 +24,7 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.error_codes import VALUES, ErrorCode
 from oncehouse.clickhouse.errors import FailureKind
+from oncehouse.clickhouse.identifiers import split_table
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
@@ -33,7 +36,8 @@ from oncehouse.clickhouse.preflight.views import check_views, read_views
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.field_types import Seconds
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
+from oncehouse.messaging.insert_turns import InsertTurns, turns_of
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | bytes"
 """Columns, objects, or objects encoded as JSON, one per line."""
@@ -78,13 +82,15 @@ class ClickHouseHandler:
         insert_timeout: str | float = "5m",
         retry_horizon: str | float = "5m",
         inserts_per_second: float = 10.0,
+        processes: int = 1,
         insert_sessions: bool = True,
     ) -> None:
         """`rows` returns a batch's rows: a pyarrow Table, a list of dicts, or bytes with one JSON object per line.
 
-        An inserted batch may be repeated within `retry_horizon`, after a crash or a lost answer; all consumers together
-        insert at most `inserts_per_second`. The table must remember that many tokens. Set `insert_sessions` to False
-        behind a load balancer that sends the requests of one client to different servers.
+        An inserted batch may be repeated within `retry_horizon`, after a crash or a lost answer. Into the table go at
+        most `inserts_per_second`, and it must remember that many tokens; each of the `processes` that insert into it
+        keeps to its share, with all of its handlers and partitions. Set `insert_sessions` to False behind a load
+        balancer that sends the requests of one client to different servers.
         """
         try:
             config = ClickHouse(
@@ -103,8 +109,12 @@ class ClickHouseHandler:
             raise ConfigurationError(
                 f"ClickHouseHandler: {where}: {first['msg'].removeprefix('Value error, ')}"
             ) from None
-        if not inserts_per_second > 0:
-            raise ConfigurationError("ClickHouseHandler: inserts_per_second must be more than 0")
+        if not 0 < inserts_per_second < math.inf:
+            raise ConfigurationError(
+                "ClickHouseHandler: inserts_per_second must be a number that is more than 0"
+            )
+        if not isinstance(processes, int) or processes < 1:
+            raise ConfigurationError("ClickHouseHandler: processes must be a whole number from 1")
         self.client = connect(config, check_command=None)
         self.table = table
         self._rows = rows
@@ -113,7 +123,21 @@ class ClickHouseHandler:
             retry_horizon_seconds=config.insert_timeout + horizon,
         )
         self._send_within = min(SEND_WITHIN_SECONDS, horizon)
+        self._interval_seconds = processes / inserts_per_second
+        self._turns = self._join_turns()
         self._checked = False
+
+    def _join_turns(self) -> InsertTurns:
+        named = split_table(self.table)
+        table = f"{named.database or self.client.database}.{named.table}"
+        return turns_of(self.client.address, table, self._interval_seconds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_turns"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._turns = self._join_turns()
 
     def __call__(self, batch: TokenBatch) -> None:
         if not self._checked:
@@ -123,10 +147,20 @@ class ClickHouseHandler:
         rows = self._rows(batch)
         # A consumer's own batch may name its group there: another group's rows are not this one's repeat.
         token: str = getattr(batch, "insert_token", batch.token)
+        if not _is_empty(rows):
+            self._take_turn(deadline, token)
         try:
             send_rows(self.client, self.table, rows, token=token, deadline=deadline)
         except OncehouseError as error:
             raise classify_error(error, f"{self.table}: batch {token}") from error
+
+    def _take_turn(self, deadline: Deadline, token: str) -> None:
+        if not self._turns.wait(deadline.seconds - deadline.elapsed(read_moment())):
+            raise TransientError(
+                f"{self.table}: batch {token}: its turn would come after {deadline.seconds:g} s, because this process "
+                f"inserts once each {self._turns.interval_seconds:g} s at most. Give larger batches or a smaller "
+                "concurrency, or raise inserts_per_second, for which the table must remember more tokens"
+            )
 
     def check(self) -> None:
         """Refuse a table that would take a repeated batch twice. Done before the first insert; may be asked earlier."""
@@ -150,6 +184,16 @@ class ClickHouseHandler:
             listed = "\n".join(f"{found.where}: {found.what}; {found.advice}" for found in wrong)
             raise ConfigurationError(f"a batch that comes again would be taken twice.\n{listed}")
         self._checked = True
+
+
+def _is_empty(rows: Rows) -> bool:
+    match rows:
+        case pa.Table() | pa.RecordBatch():
+            return bool(rows.num_rows == 0)
+        case bytes():
+            return not rows.strip()
+        case _:
+            return not rows
 
 
 def send_rows(

@@ -250,7 +250,7 @@ def test_the_window_grows_with_retries_and_partitions_and_shrinks_with_the_inter
     assert blocks_needed(WINDOW) == 1200
     assert blocks_needed(replace(WINDOW, partitions_per_insert=10)) == 12000
     assert blocks_needed(replace(WINDOW, min_interval_seconds=60.0)) == 1000
-    assert blocks_needed(replace(WINDOW, min_interval_seconds=0.0)) == 12000
+    assert blocks_needed(replace(WINDOW, min_interval_seconds=0.01)) == 120_000
     assert seconds_needed(replace(WINDOW, retry_horizon_seconds=7200.0)) == 14400
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 _SAFETY = 2
 _LEAST_BLOCKS = 1000
 _LEAST_SECONDS = 3600
-_SHORTEST_INTERVAL_SECONDS = 0.1  # faster inserts are slowed down by the table itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowNeeds:
     min_interval_seconds: float
-    """Least time between two inserts into the table."""
+    """Least time between two inserts into the table, more than 0."""
     retry_horizon_seconds: float
     """Longest time from one attempt's start to the next one's: its timeout and the longest wait."""
     partitions_per_insert: int = 1
@@ -26,7 +25,7 @@ class WindowNeeds:
 
 
 def blocks_needed(needs: WindowNeeds) -> int:
-    inserts = needs.retry_horizon_seconds / max(needs.min_interval_seconds, _SHORTEST_INTERVAL_SECONDS)
+    inserts = needs.retry_horizon_seconds / needs.min_interval_seconds
     return max(_LEAST_BLOCKS, math.ceil(inserts * needs.partitions_per_insert * _SAFETY))
 
 
@@ -36,10 +35,9 @@ def seconds_needed(needs: WindowNeeds) -> int:
 
 def explain(needs: WindowNeeds) -> str:
     """The figures behind `blocks_needed`, for messages."""
-    interval = max(needs.min_interval_seconds, _SHORTEST_INTERVAL_SECONDS)
     partitions = "partition" if needs.partitions_per_insert == 1 else "partitions"
     return (
-        f"{needs.retry_horizon_seconds:g} s until a retry / one insert each {interval:g} s "
+        f"{needs.retry_horizon_seconds:g} s until a retry / one insert each {needs.min_interval_seconds:g} s "
         f"x {needs.partitions_per_insert} {partitions} an insert x {_SAFETY} for safety, "
         f"at least {_LEAST_BLOCKS}"
     )

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline, Table
 
+_SHORTEST_LOAD_SECONDS = 0.1
+"""A batch of a pipeline is sent by a task, and takes that long whatever `batch.min_interval` allows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
@@ -39,7 +42,7 @@ def needs_of(pipeline: Pipeline, table: Table) -> Needs:
         batch_column=table.batch_column,
         id_column=table.id_column,
         window=WindowNeeds(
-            min_interval_seconds=limits.min_interval,
+            min_interval_seconds=max(limits.min_interval, _SHORTEST_LOAD_SECONDS),
             retry_horizon_seconds=pipeline.clickhouse.insert_timeout + pipeline.retry.longest,
         ),
         adds_columns=pipeline.source.new_fields == "add" and table.columns is None,
