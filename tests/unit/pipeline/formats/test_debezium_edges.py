@@ -134,6 +134,7 @@ UNAVAILABLE = [
         [{"scale": 0, "value": text} for text in single_bytes()],
         [{"scale": 0, "value": "BQ=="}] * 28,
     ),
+    (None, "Array(Int128)", MARK_BYTES, [95] * 28),
     (None, "Map(String, String)", {MARK: MARK}, {"a": MARK}),
     (None, "Array(UUID)", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], ["00000000-0000-0000-0000-000000000007"]),
     (None, "Array(Int64)", MARK_BYTES, [1]),
@@ -154,6 +155,15 @@ def test_the_mark_of_an_absent_value_is_found_in_maps_and_arrays(described, type
     assert decoded.taken.tolist() == [0, 2], (decoded.rejected, decoded.rows.to_pylist())
     assert decoded.rejected[0].reason is Reason.MISSING_FIELD
     assert "field v: not changed, and therefore not in the log" in decoded.rejected[0].detail
+
+
+@pytest.mark.parametrize("members", [["value"], ["scale", "value"], ["scale"]])
+def test_arrays_of_other_structs_have_no_mark(members):
+    item = column("struct", fields=[column("string") | {"field": name} for name in members])
+    value = [dict.fromkeys(members, "a")] * 28
+    values = [write(envelope("u", {"v": value}), describe(column("array", items=item)))]
+    declared = ", ".join(f"{name} String" for name in members)
+    assert decode({"v": f"Array(Tuple({declared}))"}, values).rows.num_rows == 1
 
 
 @pytest.mark.parametrize(("described", "type_", "mark", "good"), UNAVAILABLE)

@@ -83,21 +83,26 @@ def _numbers(items: pa.Array) -> np.ndarray[Any, Any]:
     """Items as the numbers that the mark's bytes would be; NaN for what is none."""
     kind = items.type
     numbers: np.ndarray[Any, Any] = np.full(len(items), np.nan)
-    if pa.types.is_struct(kind) and kind.get_field_index("value") >= 0:
+    if pa.types.is_struct(kind) and _is_scaled(kind):
         unscaled = flags(pc.equal(items.field("scale"), 0))
-        return np.where(unscaled, _numbers(items.field("value")), np.nan)
-    if pa.types.is_string(kind):
+        numbers = np.where(unscaled, _numbers(items.field("value")), np.nan)
+    elif pa.types.is_string(kind):
         places = pc.fill_null(pc.index_in(items, value_set=_DIGIT_TEXTS), len(_DIGITS)).to_numpy()
-        return np.array([*_DIGITS, np.nan])[places]
-    if pa.types.is_fixed_size_binary(kind):
+        numbers = np.array([*_DIGITS, np.nan])[places]
+    elif pa.types.is_fixed_size_binary(kind):
         wide = np.frombuffer(items.fill_null(bytes(kind.byte_width)).buffers()[1], dtype=np.uint8)
         matrix = wide.reshape(-1, kind.byte_width)[items.offset : items.offset + len(items)]
-        return np.where((matrix[:, 1:] == 0).all(axis=1), matrix[:, 0], np.nan)
-    if pa.types.is_timestamp(kind):
-        items = items.view(pa.int64())
-    if pa.types.is_integer(items.type) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        numbers = np.where((matrix[:, 1:] == 0).all(axis=1), matrix[:, 0], np.nan)
+    elif pa.types.is_timestamp(kind):
+        numbers = items.view(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         numbers = items.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _is_scaled(kind: pa.StructType) -> bool:
+    types = {field.name: field.type for field in kind}
+    return set(types) == {"scale", "value"} and pa.types.is_integer(types["scale"])
 
 
 def without(array: pa.Array, rows: Mask) -> pa.Array:
