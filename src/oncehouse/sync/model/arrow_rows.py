@@ -41,6 +41,7 @@ from oncehouse.column_types.types import (
 )
 from oncehouse.errors import PermanentError
 
+_Converter = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_SECOND = (1 << 32) - 1
 _REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
@@ -135,7 +136,7 @@ def _convert_texts(values: Sequence[Any]) -> pa.Array:
         return pa.array([None if value is None else _format(value) for value in values], pa.binary())
 
 
-def _converter(inner: ColumnType) -> Callable[[Any], Any] | None:  # noqa: PLR0911 - one case a type
+def _converter(inner: ColumnType) -> _Converter | None:  # noqa: C901, PLR0911 - one case a type
     """What makes a value of the type one that Arrow takes; None where Arrow takes it as it is."""
     match inner:
         case Integer(bits=bits, signed=signed) if bits > 64:
@@ -156,11 +157,42 @@ def _converter(inner: ColumnType) -> Callable[[Any], Any] | None:  # noqa: PLR09
         case Array(item=item):
             convert = _item_converter(item)
             return None if convert is None else lambda value: [convert(one) for one in value]
+        case Map(key=key, value=value):
+            return _map_converter(_item_converter(key), _item_converter(value))
+        case Tuple(fields=fields):
+            return _tuple_converter([(name, _item_converter(one)) for name, one in fields])
         case _:
             return None
 
 
-def _item_converter(item: ColumnType) -> Callable[[Any], Any] | None:
+def _map_converter(key: _Converter | None, value: _Converter | None) -> _Converter | None:
+    if key is None and value is None:
+        return None
+    make_key, make_value = key or _keep, value or _keep
+    return lambda pairs: [
+        (make_key(name), make_value(one))
+        for name, one in (pairs.items() if isinstance(pairs, dict) else pairs)
+    ]
+
+
+def _tuple_converter(members: Sequence[tuple[str, _Converter | None]]) -> _Converter | None:
+    if all(make is None for _, make in members):
+        return None
+    makers = {name: make or _keep for name, make in members}
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: makers.get(name, _keep)(one) for name, one in value.items()}
+        return tuple(make(one) for make, one in zip(makers.values(), value, strict=True))
+
+    return convert
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _item_converter(item: ColumnType) -> _Converter | None:
     inner = bare(item)
     convert = (lambda value: _format(value).decode()) if isinstance(inner, String) else _converter(inner)
     return None if convert is None else lambda value: None if value is None else convert(value)

@@ -84,6 +84,27 @@ def test_rows_of_models_are_the_instants_that_python_says(zone):
     assert seconds(block.column("at")) == instants(zone, times)
 
 
+@pytest.mark.parametrize("year", [2026, 2040])
+@pytest.mark.parametrize(
+    ("type_", "nest"),
+    [
+        ("Array({})", lambda time: [time, None]),
+        ("Map(String, {})", lambda time: {"a": time, "b": None}),
+        ("Tuple(n UInt8, t {})", lambda time: {"n": 1, "t": time}),
+        ("Tuple(n UInt8, t {})", lambda time: (1, time)),
+        ("Array(Tuple(t {}))", lambda time: [{"t": time}]),
+        ("Map(String, Array({}))", lambda time: [("a", [time])]),
+    ],
+)
+def test_times_inside_of_values_of_models_are_read_in_the_zone_too(type_, nest, year):
+    leaf = "DateTime64(0, 'Europe/Berlin')"
+    inner = leaf if type_.startswith(("Tuple", "Array(T")) else f"Nullable({leaf})"
+    column = {"at": parse_type(type_.format(inner))}
+    naive = datetime(year, 7, 1, 12)
+    zoned = naive.replace(tzinfo=ZoneInfo("Europe/Berlin"))
+    assert make_block(column, [[nest(naive)]]) == make_block(column, [[nest(zoned)]])
+
+
 @given(
     zone=st.sampled_from(ZONES),
     time=st.datetimes(BEGIN, datetime(2298, 1, 1)),
