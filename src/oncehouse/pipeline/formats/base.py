@@ -68,6 +68,8 @@ class DecodeLimits:
     """Versions of the schema whose records are rejected, each with what it lacks."""
     must_be_set: tuple[tuple[str, ...], ...] = ()
     """Fields that have no default where the schema says that they may be absent, each as the steps that lead to it."""
+    exact: frozenset[str] = frozenset()
+    """Fields, or paths, whose values no default may replace: ids and merging tables depend on them."""
 
     def refuse(self, schema: str) -> RejectionCause | None:
         """Why records of a version are rejected; None where they are not."""

@@ -18,7 +18,8 @@ def make_decoder(plan: ReadPlan, given: Decoder | None = None, *, refuses: bool 
 
     With `refuses` it takes no records without what their ids depend on; what was settled once is read without.
     """
-    limits = DecodeLimits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
+    exact = frozenset([*map(".".join, plan.identity.fields), *plan.needed_columns])
+    limits = DecodeLimits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth, exact=exact)
     if refuses:
         limits = replace(limits, refused=plan.refused, must_be_set=plan.must_be_set)
     decoder = given or plan.format.make_decoder(plan.fields, plan.schemas, limits)

@@ -44,7 +44,7 @@ def encode(schema: Any, value: Any) -> bytes:
 
 
 def make_decoder(
-    fields: dict[str, str], *schemas: Any, version_source: VersionSource = FIXED, **limits: int
+    fields: dict[str, str], *schemas: Any, version_source: VersionSource = FIXED, **limits: Any
 ) -> AvroDecoder:
     return AvroDecoder(
         fields={name: parse_type(text) for name, text in fields.items()},
@@ -444,6 +444,174 @@ def test_many_lists_of_different_lengths_keep_their_values():
         block([encode(schema, row) for row in rows])
     )
     assert decoded.rows.to_pylist() == rows
+
+
+# -- what the newest schema makes of older records ------------------------------------------------------------
+
+
+def name_in(namespace: str, *fields: Any, name: str = "Place", **more: Any) -> dict[str, Any]:
+    return record(*fields, name=name) | {"namespace": namespace} | more
+
+
+def decode_old(fields: dict[str, str], old: Any, new: Any, *values: Any, **limits: Any) -> list[Any]:
+    decoder = make_decoder(fields, old, new, version_source=PREFIX, **limits)
+    decoded = decoder.decode(block([framed(1, encode(old, value)) for value in values]))
+    return [{one.index: one.reason for one in decoded.rejected}, *decoded.rows.to_pylist()]
+
+
+TWO_PLACES_OLD = record(
+    ("home", name_in("home", ("city", "string"))), ("work", name_in("work", ("city", "string")))
+)
+TWO_PLACES = record(
+    ("home", name_in("home", ("city", "string"), {"name": "floor", "type": "int", "default": 1})),
+    ("work", name_in("work", ("city", "string"), {"name": "floor", "type": "int", "default": 2})),
+)
+
+
+def test_records_of_one_short_name_in_two_namespaces_keep_their_own_defaults():
+    value = {"home": {"city": "Rom"}, "work": {"city": "Ulm"}}
+    fields = {"home.floor": "Int32", "work.floor": "Int32", "work": "Tuple(city String, floor Int32)"}
+    assert decode_old(fields, TWO_PLACES_OLD, TWO_PLACES, value) == [
+        {},
+        {"home.floor": 1, "work.floor": 2, "work": {"city": "Ulm", "floor": 2}},
+    ]
+
+
+def test_records_of_one_short_name_keep_their_own_aliases_in_lists_maps_and_unions():
+    def places(*extra: Any) -> Any:
+        here, there = (name_in(space, *fields) for space, fields in zip(("a", "b"), extra, strict=True))
+        listed = {"type": "array", "items": here}
+        return record(
+            ("list", listed), ("map", {"type": "map", "values": there}), ("one", ["a.Place", "b.Place"])
+        )
+
+    old = places([("x", "int")], [("y", "int")])
+    new = places(
+        [
+            {"name": "value", "type": "int", "aliases": ["x"]},
+            {"name": "side", "type": "string", "default": "a"},
+        ],
+        [
+            {"name": "value", "type": "int", "aliases": ["y"]},
+            {"name": "side", "type": "string", "default": "b"},
+        ],
+    )
+    values = [
+        {"list": [{"x": 1}], "map": {"k": {"y": 2}}, "one": ("a.Place", {"x": 3})},
+        {"list": [{"x": 4}], "map": {"k": {"y": 5}}, "one": ("b.Place", {"y": 6})},
+    ]
+    place = "Tuple(value Int32, side String)"
+    fields = {"list": f"Array({place})", "map": f"Map(String, {place})", "one": place}
+    assert decode_old(fields, old, new, *values) == [
+        {},
+        {
+            "list": [{"value": 1, "side": "a"}],
+            "map": [("k", {"value": 2, "side": "b"})],
+            "one": {"value": 3, "side": "a"},
+        },
+        {
+            "list": [{"value": 4, "side": "a"}],
+            "map": [("k", {"value": 5, "side": "b"})],
+            "one": {"value": 6, "side": "b"},
+        },
+    ]
+
+
+def test_a_renamed_package_and_a_swapped_one_are_told_apart():
+    old = record(("one", [name_in("a", ("x", "int")), name_in("b", ("x", "int"))]))
+    field = {"name": "from", "type": "string"}
+    new = record(
+        (
+            "one",
+            [
+                name_in("b", ("x", "int"), field | {"default": "b"}),
+                name_in("c", ("x", "int"), field | {"default": "c"}),
+            ],
+        )
+    )
+    rows = decode_old(
+        {"one": "Tuple(x Int32, from String)"},
+        old,
+        new,
+        {"one": ("a.Place", {"x": 1})},
+        {"one": ("b.Place", {"x": 2})},
+    )
+    assert rows == [{}, {"one": {"x": 1, "from": "c"}}, {"one": {"x": 2, "from": "b"}}]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_nested_record_that_an_alias_renames_has_the_defaults_of_its_new_name(optional):
+    def place(node: Any) -> Any:
+        return record(("home", ["null", node] if optional else node))
+
+    old = place(name_in("old", ("city", "string"), name="Home"))
+    country = {"name": "country", "type": "string", "default": "DE"}
+    town = {"name": "town", "type": "string", "aliases": ["city"]}
+    new = place(name_in("new", town, country, name="Address", aliases=["old.Home"]))
+    fields = {"home.town": "String", "home.country": "String"}
+    value = {"home": {"city": "Ulm"}}
+    assert decode_old(fields, old, new, value) == [{}, {"home.town": "Ulm", "home.country": "DE"}]
+
+
+def grades(*symbols: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": "Grade", "symbols": list(symbols), **more}
+
+
+def test_a_symbol_that_the_newest_schema_lacks_is_its_default():
+    def shape(node: Any) -> Any:
+        return record(
+            ("bare", node), ("maybe", ["null", "Grade"]), ("many", {"type": "array", "items": "Grade"})
+        )
+
+    old = shape(grades("GOOD", "BAD", "UGLY"))
+    new = shape(grades("OTHER", "BAD", "GOOD", default="OTHER"))
+    fields = {
+        "bare": "Enum8('GOOD' = 1, 'BAD' = 2, 'OTHER' = 3)",
+        "maybe": "Nullable(String)",
+        "many": "Array(String)",
+    }
+    assert decode_old(
+        fields,
+        old,
+        new,
+        {"bare": "UGLY", "maybe": "UGLY", "many": ["GOOD", "UGLY"]},
+        {"bare": "BAD", "maybe": None, "many": []},
+    ) == [
+        {},
+        {"bare": "OTHER", "maybe": "OTHER", "many": ["GOOD", "OTHER"]},
+        {"bare": "BAD", "maybe": None, "many": []},
+    ]
+
+
+def test_without_a_default_a_symbol_stays_as_it_was_written():
+    old, new = record(("g", grades("GOOD", "UGLY"))), record(("g", grades("GOOD")))
+    assert decode_old({"g": "String"}, old, new, {"g": "UGLY"}) == [{}, {"g": "UGLY"}]
+    assert decode_old({"g": "Enum8('GOOD' = 1)"}, old, new, {"g": "UGLY"}) == [{0: Reason.OUT_OF_RANGE}]
+    wrong = record(("g", grades("GOOD", default="WORSE")))
+    assert decode_old({"g": "String"}, old, wrong, {"g": "UGLY"}) == [{}, {"g": "UGLY"}]
+
+
+def test_a_field_of_the_identity_keeps_symbols_that_the_newest_schema_lacks():
+    inner = record(("g", "Grade"), name="Inner")
+    old = record(("g", grades("A", "B", "C")), ("in", inner), ("free", "Grade"))
+    new = record(("g", grades("A", default="A")), ("in", inner), ("free", "Grade"))
+    values = [{"g": symbol, "in": {"g": symbol}, "free": symbol} for symbol in "BC"]
+    rows = decode_old(
+        {"g": "String", "in": "Tuple(g String)", "free": "String"},
+        old,
+        new,
+        *values,
+        exact=frozenset({"g", "in.g"}),
+    )
+    assert rows == [{}, *({"g": symbol, "in": {"g": symbol}, "free": "A"} for symbol in "BC")]
+
+
+def test_a_default_without_end_costs_the_record_alone():
+    endless = record({"name": "next", "type": "Node", "default": {}}, name="Node")
+    new = record(("id", "long"), {"name": "node", "type": endless, "default": {}})
+    old = record(("id", "long"))
+    rows = decode_old({"id": "Int64", "node": "Tuple(next Tuple(next String))"}, old, new, {"id": 1})
+    assert rows == [{0: Reason.MISSING_FIELD}]
 
 
 # -- schemas ----------------------------------------------------------------------------------------------

@@ -519,6 +519,55 @@ def test_a_record_of_a_union_takes_no_default_for_the_identity_either(tmp_path):
     assert found.what.startswith("schema version 1 has no field user.id")
 
 
+def test_events_whose_enum_the_newest_version_no_longer_knows_stay_different_events(tmp_path):
+    def version(symbols: str, **more: object) -> dict[str, object]:
+        return record(field("kind", {"type": "enum", "name": "Kind", "symbols": [*symbols], **more}))
+
+    old, new = version("ABC"), version("A", default="A")
+    schemas = [
+        Schema(schema=name, format="avro", definition=json.dumps(given))
+        for name, given in (("1", old), ("2", new))
+    ]
+    records = []
+    for symbol in "ABC":
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, old, {"kind": symbol})
+        records.append(("1", out.getvalue()))
+    pipeline = make_pipeline("avro", fields={"kind": "String"}, identity={"fields": ["kind"]})
+    told = Told(pipeline, schemas, records, tmp_path)
+    assert [row["kind"] for row in told.rows] == ["A", "B", "C"]
+    assert len(told.ids) == 3
+    before = Told(pipeline, schemas[:1], records, tmp_path / "before")
+    assert before.ids == told.ids
+    for given in (schemas, schemas[:1]):  # as `repair` and `rekey` read them later
+        plan = build_read_plan(pipeline, tuple(given), epoch=1, token=1, whole=True)
+        block = pa.record_batch(
+            {
+                "value": pa.array([value for _, value in records], pa.binary()),
+                "headers": pa.array([[{"key": "schema-version", "value": b"1"}]] * 3, HEADERS),
+            }
+        )
+        assert make_decoder(plan).decode(block).rows.to_pylist() == [{"kind": kind} for kind in "ABC"]
+
+
+def test_a_field_is_found_in_the_record_of_its_own_namespace():
+    def place(namespace: str, *fields: dict[str, object]) -> dict[str, object]:
+        return {"type": "record", "name": "Place", "namespace": namespace, "fields": list(fields)}
+
+    versions = {
+        "1": record(field("work", place("work", field("number"))), field("home", place("home", field("x")))),
+        "2": record(
+            field("work", place("work", field("id", aliases=["number"]))),
+            field("home", place("home", field("x"))),
+        ),
+    }
+    schemas = [
+        Schema(schema=name, format="avro", definition=json.dumps(given)) for name, given in versions.items()
+    ]
+    pipeline = make_pipeline("avro", fields={"work.id": "Int64"}, identity={"fields": ["work.id"]})
+    assert not list(check_versions(pipeline, schemas))
+
+
 # -- before data moves ------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ body whose value cannot be converted is rejected; nothing here raises for any by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -26,12 +26,12 @@ from oncehouse.pipeline.formats.avro.default_writer import write_default
 from oncehouse.pipeline.formats.avro.field_lookup import (
     Aliases,
     match_field,
-    records_by_name,
-    short_name,
+    newest_node,
+    pair_branches,
     split_path,
 )
 from oncehouse.pipeline.formats.avro.lists import find_items, read_choices, reject_deep, skip, split_branches
-from oncehouse.pipeline.formats.avro.values import read_duration, read_leaf
+from oncehouse.pipeline.formats.avro.values import read_duration, read_enum, read_leaf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class Aliased(c.ColumnType):
 
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names that the pipeline file says a field has in other versions."""
+    exact: tuple[str, ...] = ()
+    """Fields whose enums keep symbols that the newest schema lacks."""
 
     def aliases_of(self, name: str) -> tuple[str, ...]:
         return dict(self.aliases).get(name, ())
@@ -57,7 +59,24 @@ class AliasedTuple(Aliased, c.Tuple):
     """A record that is declared whole."""
 
 
-def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Aliases) -> OpenedRecord:
+@dataclass(frozen=True, kw_only=True)
+class _Names:
+    """What the pipeline file and the identity say of declared paths."""
+
+    aliases: Aliases
+    exact: frozenset[str]
+
+    def among(self, names: Sequence[str], above: str) -> dict[str, Any]:
+        """Of the fields of one record: `aliases` and `exact` of its type."""
+        return {
+            "aliases": tuple(
+                (name, tuple(self.aliases[above + name])) for name in names if above + name in self.aliases
+            ),
+            "exact": tuple(name for name in names if above + name in self.exact),
+        }
+
+
+def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, names: _Names) -> OpenedRecord:
     """The declared fields as a tree of records."""
     tree: dict[Any, Any] = {}
     for name, type_ in fields.items():
@@ -66,46 +85,43 @@ def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Al
         for step in above:
             inner = inner.setdefault((step,), {})
         inner[last] = type_
-    return _freeze(tree, aliases, "")
+    return _freeze(tree, names, "")
 
 
-def _freeze(tree: Mapping[Any, Any], aliases: Aliases, above: str) -> OpenedRecord:
+def _freeze(tree: Mapping[Any, Any], known: _Names, above: str) -> OpenedRecord:
     """Steps of paths are keyed by tuples, so that `a` and `a.b` may both be wanted."""
     names = [key[0] if isinstance(key, tuple) else key for key in tree]
     return OpenedRecord(
         fields=tuple(
             (
                 name,
-                _freeze(value, aliases, f"{above}{name}.")
+                _freeze(value, known, f"{above}{name}.")
                 if isinstance(key, tuple)
-                else _with_aliases(value, aliases, f"{above}{name}."),
+                else _with_names(value, known, f"{above}{name}."),
             )
             for name, (key, value) in zip(names, tree.items(), strict=True)
         ),
-        aliases=_aliases_among(names, aliases, above),
+        **known.among(names, above),
     )
 
 
-def _with_aliases(type_: c.ColumnType, aliases: Aliases, above: str) -> c.ColumnType:
+def _with_names(type_: c.ColumnType, known: _Names, above: str) -> c.ColumnType:
     """A Tuple's parts are found as fields that are declared by their paths are."""
     if isinstance(type_, c.Nullable):
-        return c.Nullable(inner=_with_aliases(type_.inner, aliases, above))
+        return c.Nullable(inner=_with_names(type_.inner, known, above))
     if not isinstance(type_, c.Tuple):
         return type_
     return AliasedTuple(
-        fields=tuple((name, _with_aliases(part, aliases, f"{above}{name}.")) for name, part in type_.fields),
-        aliases=_aliases_among([name for name, _ in type_.fields], aliases, above),
+        fields=tuple((name, _with_names(part, known, f"{above}{name}.")) for name, part in type_.fields),
+        **known.among([name for name, _ in type_.fields], above),
     )
 
 
-def _aliases_among(
-    names: Sequence[str], aliases: Aliases, above: str
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple((name, tuple(aliases[above + name])) for name in names if above + name in aliases)
-
-
 class AvroReader:
-    """Reads bodies of one schema, the writer's; the newest schema gives aliases and defaults."""
+    """Reads bodies of one schema, the writer's; the newest schema gives aliases and defaults.
+
+    The newest is walked next to the writer's, so that each record, enum and field has what it became.
+    """
 
     def __init__(
         self,
@@ -115,19 +131,20 @@ class AvroReader:
         fields: Mapping[str, c.ColumnType],
         max_depth: int,
         aliases: Aliases = MappingProxyType({}),
+        exact: Collection[str] = (),
     ) -> None:
+        """`exact`: fields whose values no default of the newest schema may replace."""
         self._writer = writer
+        self._newest = newest
         self._fields = dict(fields)
-        self._wanted = open_paths(fields, newest, aliases)
+        self._wanted = open_paths(fields, newest, _Names(aliases=aliases, exact=frozenset(exact)))
         self._max_depth = max_depth
-        self._newest = records_by_name(newest)
-        self._newest.setdefault(short_name(writer.name), newest)
         self._defaults: dict[tuple[str, str, c.ColumnType], pa.Array | RejectionCause] = {}
 
     def read(self, bodies: Bodies) -> list[pa.Array]:
         """One array a declared field; rows of bodies that are no longer sound mean nothing."""
         cursor = bodies.open()
-        columns = self._read_fields(cursor, self._writer, self._wanted, "", 1)
+        columns = self._read_fields(cursor, self._writer, self._newest, self._wanted, "", 1)
         over = cursor.left > 0
         left = cursor.left
         cursor.reject(
@@ -142,26 +159,40 @@ class AvroReader:
     # -- nested -------------------------------------------------------------------------------------------
 
     def _read(  # noqa: PLR0911 - one case a kind
-        self, cursor: Cursor, node: s.Node, type_: c.ColumnType, path: str, depth: int
+        self,
+        cursor: Cursor,
+        node: s.Node,
+        later: s.Node | None,
+        type_: c.ColumnType,
+        path: str,
+        depth: int,
     ) -> pa.Array:
+        """`later` stands at the node's place in the newest schema."""
+        if isinstance(node, s.Union):
+            return self._read_union(cursor, node, later, type_, path, depth)
+        later = pair_branches(node, later)[0][1]
         match node, c.bare(type_):
-            case s.Union(branches=branches), _:
-                return self._read_union(cursor, branches, type_, path, depth)
             case s.Record(), (c.Tuple() | OpenedRecord()) as wanted:
-                children = self._read_fields(cursor, node, wanted, path, depth + 1)
+                known = later if isinstance(later, s.Record) else None
+                children = self._read_fields(cursor, node, known, wanted, path, depth + 1)
                 return _struct(children, wanted, len(cursor))
             case s.Array(), c.Array(item=item):
+                below = later.item if isinstance(later, s.Array) else None
                 items = find_items(cursor, node, path, depth=depth + 1, max_depth=self._max_depth)
-                values = self._read(items.cursor, node.item, item, f"{path}[]", depth + 1)
+                values = self._read(items.cursor, node.item, below, item, f"{path}[]", depth + 1)
                 return pa.ListArray.from_arrays(_bounds(items.counts), values, type=column_arrow_type(type_))
             case s.Map(), c.Map() as map_type:
-                return self._read_map(cursor, node, map_type, path, depth + 1)
+                below = later.value if isinstance(later, s.Map) else None
+                return self._read_map(cursor, node, below, map_type, path, depth + 1)
             case s.Fixed(logical="duration"), c.Tuple():
                 return self._convert_values(cursor, read_duration(cursor, path), type_, path)
             case ((s.Record() | s.Array() | s.Map()), _):
                 return self._refuse(cursor, node, type_, path, depth)
             case _, OpenedRecord():
                 return self._refuse(cursor, node, type_, path, depth)
+            case s.Enum(), _:
+                known_enum = later if isinstance(later, s.Enum) else None
+                return self._convert_values(cursor, read_enum(cursor, node, known_enum, path), type_, path)
             case _:
                 return self._convert_values(cursor, read_leaf(cursor, node, type_, path), type_, path)
 
@@ -169,18 +200,21 @@ class AvroReader:
         self,
         cursor: Cursor,
         record: s.Record,
+        newest: s.Record | None,
         asked: c.Tuple | OpenedRecord,
         path: str,
         depth: int,
     ) -> list[pa.Array]:
         reject_deep(cursor, path, depth, self._max_depth)
         fields = asked.fields
-        newest = self._newest.get(short_name(record.name))
         wanted: dict[str, list[int]] = {}
+        nodes: list[s.Node | None] = []
         for place, (name, _) in enumerate(fields):
             aliases = asked.aliases_of(name) if isinstance(asked, Aliased) else ()
             found = match_field(record, newest, name, aliases)
             wanted.setdefault(found.name if found else "", []).append(place)
+            exact = isinstance(asked, Aliased) and name in asked.exact
+            nodes.append(newest_node(found, newest, name, aliases) if found and not exact else None)
         columns: list[pa.Array | None] = [None] * len(fields)
         for field in record.fields:
             below = f"{path}.{field.name}" if path else f"field {field.name}"
@@ -190,7 +224,7 @@ class AvroReader:
             start = cursor.at
             for place in places:  # wanted twice, as a whole and by a path into it, it is read twice
                 cursor.at = start.copy() if len(places) > 1 else start
-                columns[place] = self._read(cursor, field.node, fields[place][1], below, depth)
+                columns[place] = self._read(cursor, field.node, nodes[place], fields[place][1], below, depth)
         for place in wanted.get("", []):
             name, type_ = fields[place]
             columns[place] = self._fill(
@@ -199,15 +233,22 @@ class AvroReader:
         return [column for column in columns if column is not None]
 
     def _read_union(
-        self, cursor: Cursor, branches: tuple[s.Node, ...], type_: c.ColumnType, path: str, depth: int
+        self,
+        cursor: Cursor,
+        union: s.Union,
+        later: s.Node | None,
+        type_: c.ColumnType,
+        path: str,
+        depth: int,
     ) -> pa.Array:
-        chosen = read_choices(cursor, len(branches), path)
+        chosen = read_choices(cursor, len(union.branches), path)
+        counterparts = [known for _, known in pair_branches(union, later)]
         lanes_of: list[Offsets] = []
         arrays: list[pa.Array] = []
-        for lanes, branch in split_branches(chosen, branches):
+        for lanes, number in split_branches(chosen, len(union.branches)):
             part = cursor.pick(lanes)
             lanes_of.append(lanes)
-            arrays.append(self._read(part, branch, type_, path, depth))
+            arrays.append(self._read(part, union.branches[number], counterparts[number], type_, path, depth))
             cursor.put_back(lanes, part)
         if len(arrays) == 1:
             return arrays[0]
@@ -216,10 +257,12 @@ class AvroReader:
         order = np.argsort(np.concatenate(lanes_of), kind="stable")
         return pa.concat_arrays(arrays).take(pa.array(order))
 
-    def _read_map(self, cursor: Cursor, node: s.Map, type_: c.Map, path: str, depth: int) -> pa.Array:
+    def _read_map(
+        self, cursor: Cursor, node: s.Map, later: s.Node | None, type_: c.Map, path: str, depth: int
+    ) -> pa.Array:
         items = find_items(cursor, node, path, depth=depth, max_depth=self._max_depth)
-        keys = self._read(items.cursor, s.Primitive(name="string"), c.String(), f"{path} key", depth)
-        values = self._read(items.cursor, node.value, type_.value, f"{path}[]", depth)
+        keys = self._read(items.cursor, s.Primitive(name="string"), None, c.String(), f"{path} key", depth)
+        values = self._read(items.cursor, node.value, later, type_.value, f"{path}[]", depth)
         pairs = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
         lists = pa.ListArray.from_arrays(_bounds(items.counts), pairs)
         return self._convert_values(cursor, lists, type_, path)
@@ -258,12 +301,12 @@ class AvroReader:
         """Written as Avro and read back, so that a default means what the same value means in a message."""
         try:
             body = write_default(field.node, field.default)
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return RejectionCause(
                 reason=Reason.MISSING_FIELD, detail=f"{path}: the schema's default is not of its type"
             )
         bodies = Bodies(pa.array([body], pa.binary()))
-        array = self._read(bodies.open(), field.node, type_, path, 1)
+        array = self._read(bodies.open(), field.node, field.node, type_, path, 1)
         return bodies.problems.get(0, array)
 
     def _missing(self, cursor: Cursor, type_: c.ColumnType, path: str) -> pa.Array:

@@ -74,7 +74,7 @@ class AvroDecoder:
         self._version_source = version_source
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
-        self._readers = _make_readers(fields, schemas, aliases, min(limits.max_depth, GREATEST_DEPTH))
+        self._readers = _make_readers(fields, schemas, aliases, limits)
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
         builder = ResultBuilder(self._schema)
@@ -113,7 +113,7 @@ class AvroDecoder:
 
 
 def _make_readers(
-    fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], aliases: Aliases, max_depth: int
+    fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], aliases: Aliases, limits: DecodeLimits
 ) -> dict[str, AvroReader]:
     parsed = parse_versions(schemas)
     return {
@@ -121,8 +121,9 @@ def _make_readers(
             writer=record,
             newest=list(parsed.values())[-1],
             fields=fields,
-            max_depth=max_depth,
+            max_depth=min(limits.max_depth, GREATEST_DEPTH),
             aliases=aliases,
+            exact=limits.exact,
         )
         for name, record in parsed.items()
     }

@@ -42,19 +42,16 @@ def has_field(record: s.Record, newest: s.Record, steps: Sequence[str], aliases:
 
     Of the records of a union one must have it; one without it must not get it from the newest schema either.
     """
-    known = records_by_name(newest)
-    known.setdefault(short_name(record.name), newest)
-    open_records = [record]
+    open_records: list[tuple[s.Record, s.Record | None]] = [(record, newest)]
     for at, step in enumerate(steps):
         own = aliases.get(".".join(steps[: at + 1]), ())
-        inner: list[s.Record] = []
+        inner: list[tuple[s.Record, s.Record | None]] = []
         there = False
-        for each in open_records:
-            later = known.get(short_name(each.name))
+        for each, later in open_records:
             field = match_field(each, later, step, own)
             if field is not None:
                 there = True
-                inner += _records_in(field.node)
+                inner += _records_in(field.node, newest_node(field, later, step, own))
             elif later is not None and any(entry.name == step for entry in later.fields):
                 return False
         if not there:
@@ -63,29 +60,61 @@ def has_field(record: s.Record, newest: s.Record, steps: Sequence[str], aliases:
     return True
 
 
-def _records_in(node: s.Node) -> list[s.Record]:
-    branches = node.branches if isinstance(node, s.Union) else (node,)
-    return [branch for branch in branches if isinstance(branch, s.Record)]
+def _records_in(node: s.Node, later: s.Node | None) -> list[tuple[s.Record, s.Record | None]]:
+    return [
+        (branch, counterpart if isinstance(counterpart, s.Record) else None)
+        for branch, counterpart in pair_branches(node, later)
+        if isinstance(branch, s.Record)
+    ]
 
 
-def short_name(name: str) -> str:
+# -- what stands at the same place of the newest schema ------------------------------------------------------
+
+
+def newest_node(
+    field: s.Field, newest: s.Record | None, name: str, aliases: Sequence[str] = ()
+) -> s.Node | None:
+    """What the newest schema has where the writer has this field, which is declared by this name."""
+    if newest is None:
+        return None
+    found = match_field(newest, None, name, aliases) or match_field(newest, None, field.name)
+    return None if found is None else found.node
+
+
+def pair_branches(node: s.Node, later: s.Node | None) -> list[tuple[s.Node, s.Node | None]]:
+    """Each branch of a writer's node, itself where it is no union, with what it became in the newest schema.
+
+    Names count in full first, then by aliases, then without namespace, which renaming a package changes.
+    """
+    mine = node.branches if isinstance(node, s.Union) else (node,)
+    theirs = list(later.branches) if isinstance(later, s.Union) else [later] if later is not None else []
+    if not isinstance(node, s.Union) and not isinstance(later, s.Union):
+        # The place says which type is meant, whatever it is called.
+        return [(node, later if type(later) is type(node) else None)]
+    found: dict[int, s.Node] = {}
+    for same in (_same_name, _same_alias, _same_short_name):
+        for place, branch in enumerate(mine):
+            known = [one for one in theirs if type(one) is type(branch) and same(branch, one)]
+            if place not in found and len(known) == 1:
+                found[place] = known[0]
+        theirs = [one for one in theirs if not any(one is taken for taken in found.values())]
+    return [(branch, found.get(place)) for place, branch in enumerate(mine)]
+
+
+def _same_name(branch: s.Node, later: s.Node) -> bool:
+    return s.describe_branch(branch) == s.describe_branch(later)
+
+
+def _same_alias(branch: s.Node, later: s.Node) -> bool:
+    return isinstance(later, s.Record | s.Enum) and s.describe_branch(branch) in later.aliases
+
+
+def _same_short_name(branch: s.Node, later: s.Node) -> bool:
+    return _short_name(s.describe_branch(branch)) == _short_name(s.describe_branch(later))
+
+
+def _short_name(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def records_by_name(record: s.Record) -> dict[str, s.Record]:
-    """All records of a schema by their names without namespace, which renaming a package changes."""
-    found: dict[str, s.Record] = {}
-    open_nodes: list[s.Node] = [record]
-    while open_nodes:
-        match open_nodes.pop():
-            case s.Record() as inner if short_name(inner.name) not in found:
-                found[short_name(inner.name)] = inner
-                open_nodes += [field.node for field in inner.fields]
-            case s.Array(item=node) | s.Map(value=node):
-                open_nodes.append(node)
-            case s.Union(branches=branches):
-                open_nodes += branches
-    return found
 
 
 def parse_versions(schemas: Sequence[Schema]) -> dict[str, s.Record]:

@@ -53,9 +53,9 @@ def skip(  # noqa: C901 - one case a kind
         case s.Union(branches=branches):
             chosen = read_choices(cursor, len(branches), path)
             chosen[~cursor.sound] = -1
-            for lanes, branch in split_branches(chosen, branches):
+            for lanes, number in split_branches(chosen, len(branches)):
                 part = cursor.pick(lanes)
-                skip(part, branch, path, depth=depth, max_depth=max_depth)
+                skip(part, branches[number], path, depth=depth, max_depth=max_depth)
                 cursor.put_back(lanes, part)
         case s.Record(fields=fields):
             if reject_deep(cursor, path, depth + 1, max_depth):
@@ -85,13 +85,13 @@ def read_choices(cursor: Cursor, choices: int, path: str) -> Offsets:
     return chosen
 
 
-def split_branches(chosen: Offsets, branches: tuple[s.Node, ...]) -> list[tuple[Offsets, s.Node]]:
+def split_branches(chosen: Offsets, branches: int) -> list[tuple[Offsets, int]]:
     """The lanes of each branch that any lane has taken."""
     found = []
-    for number, branch in enumerate(branches):
+    for number in range(branches):
         lanes = np.flatnonzero(chosen == number)
         if len(lanes):
-            found.append((lanes, branch))
+            found.append((lanes, number))
     return found
 
 

@@ -47,6 +47,9 @@ class Fixed(Node):
 class Enum(Node):
     name: str
     symbols: tuple[str, ...]
+    default: str | None = None
+    """What stands for symbols of other versions that this one does not have."""
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,8 @@ class Record(Node):
 
     name: str
     fields: tuple[Field, ...] = ()
+    aliases: tuple[str, ...] = ()
+    """Full names that the record had in other versions."""
     size: Any = NOT_MEASURED
     """Bytes that each takes; None where they differ."""
 
@@ -172,7 +177,7 @@ class _Parser:
 
     def _record(self, document: Mapping[str, Any], namespace: str, depth: int) -> Node:
         name, inner = self._define(document, namespace)
-        record = Record(name)
+        record = Record(name, aliases=_full_names(document, inner))
         self._named[name] = record
         listed = document.get("fields")
         if not isinstance(listed, list):
@@ -196,11 +201,17 @@ class _Parser:
         )
 
     def _enum(self, document: Mapping[str, Any], namespace: str) -> Node:
-        name, _ = self._define(document, namespace)
+        name, inner = self._define(document, namespace)
         symbols = document.get("symbols")
         if not isinstance(symbols, list) or not symbols or not all(isinstance(one, str) for one in symbols):
             self._refuse(f"the enum {_shown(name)} has no list of symbols")
-        self._named[name] = Enum(name=name, symbols=tuple(symbols))
+        default = document.get("default")
+        self._named[name] = Enum(
+            name=name,
+            symbols=tuple(symbols),
+            default=default if default in symbols else None,
+            aliases=_full_names(document, inner),
+        )
         return self._named[name]
 
     def _fixed(self, document: Mapping[str, Any], namespace: str) -> Node:
@@ -234,6 +245,13 @@ class _Parser:
 
     def _refusal(self, what: str) -> ConfigurationError:
         return ConfigurationError(f"{self._where}: {what}; correct the Avro schema")
+
+
+def _full_names(document: Mapping[str, Any], namespace: str) -> tuple[str, ...]:
+    """The aliases of a named type; those without a dot are in its own namespace."""
+    listed = document.get("aliases")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return tuple(name if "." in name or not namespace else f"{namespace}.{name}" for name in names)
 
 
 def describe_branch(node: Node) -> str:

@@ -40,10 +40,16 @@ def read_leaf(  # noqa: PLR0911 - one case a kind
             return pa.array(words.view(f"<f{width}").reshape(-1))
         case s.Fixed(size=size):
             return _meaning(cursor, cursor.read_fixed(size, path), node, path)
-        case s.Enum(symbols=symbols):
-            chosen = read_choices(cursor, len(symbols), path)
-            return pa.array(symbols, pa.string()).take(pa.array(chosen))
     raise AssertionError(node)
+
+
+def read_enum(cursor: Cursor, node: s.Enum, newest: s.Enum | None, path: str) -> pa.Array:
+    """Symbols as they were written; where the newest schema has a default, it stands for those that it lacks."""
+    chosen = read_choices(cursor, len(node.symbols), path)
+    symbols = node.symbols
+    if newest is not None and newest.default is not None:
+        symbols = tuple(symbol if symbol in newest.symbols else newest.default for symbol in symbols)
+    return pa.array(symbols, pa.string()).take(pa.array(chosen))
 
 
 def _read_booleans(cursor: Cursor, path: str) -> pa.Array:
