@@ -504,3 +504,76 @@ def test_a_recursive_message_is_json_below_the_first_level():
     given = {"schemas": [schema("1", "everything.proto", "everything.Tree")]}
     assert only("left", "String", value, **given) == ['{"left":{"v":3},"v":2}']
     assert only("left.left.v", "Int32", value, **given) == [3]
+
+
+# -- messages in pieces -----------------------------------------------------------------------------------
+
+
+def in_pieces(*messages) -> bytes:
+    """Messages one behind the other are one message, in which their submessages are merged."""
+    return b"".join(message.SerializeToString() for message in messages)
+
+
+def piece(**values):
+    """`inner__id=5` sets `id` of the message `inner`."""
+    message = everything()()
+    for path, value in values.items():
+        *steps, last = path.split("__")
+        holder = message
+        for step in steps:
+            holder = getattr(holder, step)
+        setattr(holder, last, value)
+    return message
+
+
+def test_a_message_in_pieces_is_merged_as_json_and_as_columns():
+    value = in_pieces(piece(inner__id=5, ts__seconds=7), piece(inner__name="x", ts__nanos=10**9 // 2))
+    whole = everything().FromString(value)
+    for fields in (
+        {"inner": "String", "ts": "String"},
+        {"inner": "Nullable(String)", "ts": "Nullable(String)"},
+    ):
+        decoded = read([value, whole], fields)
+        assert (
+            decoded.rows.to_pylist()
+            == [{"inner": '{"id":"5","name":"x"}', "ts": '"1970-01-01T00:00:07.500Z"'}] * 2
+        )
+    assert only("inner", "Tuple(id Int64, name String)", value) == [{"id": 5, "name": "x"}]
+
+
+def test_pieces_of_nested_messages_lists_and_map_entries_are_merged_as_json():
+    tree = message_class("everything.proto", "everything.Tree")
+    given = {"schemas": [schema("1", "everything.proto", "everything.Tree")]}
+    first, second = tree(), tree()
+    first.left.left.v, second.left.left.left.v = 1, 2
+    value = in_pieces(first, second)
+    expected = '{"left":{"v":2},"v":1}'
+    assert only("left.left", "Nullable(String)", value, tree(), first, **given) == [expected, None, '{"v":1}']
+    kids = tree()
+    kids.kids.add().MergeFromString(value)
+    kids.kids.add()
+    assert only("kids", "Array(Tuple(v Int32, left Nullable(String)))", kids, tree(), **given) == [
+        [{"v": 0, "left": '{"left":{"left":{"v":2},"v":1}}'}, {"v": 0, "left": None}],
+        [],
+    ]
+    entry = b"\x08\x01" + b"\x12\x02\x08\x05" + b"\x12\x03\x12\x01z"
+    assert only("mim", "Map(Int32, String)", b"\xd2\x01" + bytes([len(entry)]) + entry) == [
+        [(1, '{"id":"5","name":"z"}')]
+    ]
+
+
+@pytest.mark.parametrize("other", [{}, {"one": "Nullable(String)"}, {"oa": "Nullable(Int32)"}])
+def test_a_member_of_a_oneof_may_be_json_beside_the_others_and_the_last_one_counts(other):
+    om = piece(om__id=1)
+    values = [
+        in_pieces(om, piece(om__name="q")),
+        in_pieces(om, piece(oa=3), piece(om__name="q")),
+        in_pieces(om, piece(oa=3)),
+        b"",
+    ]
+    decoded = read(values, {"om": "Nullable(String)", **other})
+    assert column(decoded, "om") == ['{"id":"1","name":"q"}', '{"name":"q"}', None, None]
+    if "one" in other:
+        assert column(decoded, "one") == ["om", "om", "oa", None]
+    if "oa" in other:
+        assert column(decoded, "oa") == [None, None, 3, None]

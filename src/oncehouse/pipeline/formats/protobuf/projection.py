@@ -47,7 +47,7 @@ class Wanted:
     descriptor: Descriptor
     scalars: dict[str, FieldDescriptor] = dataclasses.field(default_factory=dict)
     raw: dict[str, FieldDescriptor] = dataclasses.field(default_factory=dict)
-    """Messages that are taken as their bytes."""
+    """Messages that are taken as their bytes, a piece each time that they stand on the wire."""
     messages: dict[str, tuple[FieldDescriptor, Wanted]] = dataclasses.field(default_factory=dict)
     oneofs: dict[str, OneofDescriptor] = dataclasses.field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class Wanted:
         self.oneofs[oneof.name] = oneof
         for member in oneof.fields:
             if is_message(member):
-                if member.name not in self.messages:
+                if member.name not in self.messages and member.name not in self.raw:
                     self.messages[member.name] = (member, Wanted(message_of(member)))
             elif member.type != _F.TYPE_GROUP:
                 self.scalars[member.name] = member
@@ -100,6 +100,11 @@ class Wanted:
         if entered is not None and not entered[1].is_empty:
             raise _wanted_twice(field)
         self.raw[field.name] = field
+
+    @property
+    def holds_raw(self) -> bool:
+        """Whether it, or a message in it, has one that is taken as its bytes."""
+        return bool(self.raw) or any(inner.holds_raw for _, inner in self.messages.values())
 
     @property
     def is_empty(self) -> bool:
@@ -162,7 +167,7 @@ def _add_message(file: FileDescriptorProto, wanted: Wanted) -> str:
         kind = FieldDescriptorProto.TYPE_INT32 if field.type == _F.TYPE_ENUM else field.type
         _add_field(message, field, kind)
     for field in wanted.raw.values():
-        _add_field(message, field, FieldDescriptorProto.TYPE_BYTES)
+        _add_field(message, field, FieldDescriptorProto.TYPE_BYTES, repeated=True)
     for field, inner in wanted.messages.values():
         if inner.is_empty:
             # Only whether it is there is of interest; its bytes show that.
@@ -173,8 +178,11 @@ def _add_message(file: FileDescriptorProto, wanted: Wanted) -> str:
     return f".{_PACKAGE}.{message.name}"
 
 
-def _add_field(message: DescriptorProto, field: FieldDescriptor, kind: int) -> FieldDescriptorProto:
-    label = FieldDescriptorProto.LABEL_REPEATED if field.is_repeated else FieldDescriptorProto.LABEL_OPTIONAL
+def _add_field(
+    message: DescriptorProto, field: FieldDescriptor, kind: int, *, repeated: bool = False
+) -> FieldDescriptorProto:
+    many = repeated or field.is_repeated
+    label = FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
     return message.field.add(name=field.name, number=field.number, type=kind, label=label)
 
 

@@ -29,6 +29,7 @@ from oncehouse.pipeline.formats.protobuf.values import (
     UnreadableMessageError,
     adapt,
     child,
+    join_pieces,
     part_of,
     several_members,
 )
@@ -206,7 +207,7 @@ class ProtobufReader:
             raise RefusedError(RejectionCause(reason=Reason.MALFORMED, detail="cannot be decoded")) from error
         if batch.num_columns == 0:
             return pa.array([{}] * len(values), pa.struct([]))
-        return batch.to_struct_array()
+        return join_pieces(batch.to_struct_array(), self._wanted)
 
     def _rewrite(self, values: pa.Array, odd: Mask) -> pa.Array:
         places = np.flatnonzero(odd)

@@ -22,8 +22,9 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types import types as c
+from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.convert.masks import Mask, null_mask
-from oncehouse.pipeline.formats.protobuf.projection import is_json
+from oncehouse.pipeline.formats.protobuf.projection import Wanted, is_json
 from oncehouse.protobuf.fields import DURATION, TIMESTAMP, WRAPPERS, is_map, is_message, message_of
 
 _F = FieldDescriptor
@@ -144,6 +145,35 @@ def _null_below_null(array: pa.Array, adapted: pa.Array, type_: c.ColumnType) ->
     if not c.is_nullable(type_) or not array.null_count:
         return adapted
     return pc.if_else(array.is_valid(), adapted, pa.scalar(None, adapted.type))
+
+
+def join_pieces(array: pa.Array, wanted: Wanted) -> pa.Array:
+    """Messages that are taken as bytes, whole: one that came in pieces means all of them, one behind the other."""
+    if not wanted.holds_raw:
+        return array
+    columns = []
+    for place, part in enumerate(array.type):
+        column = array.field(place)
+        if part.name in wanted.raw:
+            column = column if wanted.raw[part.name].is_repeated else _join(column)
+        elif part.name in wanted.messages and wanted.messages[part.name][1].holds_raw:
+            field, inner = wanted.messages[part.name]
+            column = (
+                _relist(column, join_pieces(column.values, inner))
+                if field.is_repeated
+                else join_pieces(column, inner)
+            )
+        columns.append(column)
+    return pa.StructArray.from_arrays(columns, names=array.type.names, mask=array.is_null())
+
+
+def _join(pieces: pa.Array) -> pa.Array:
+    """The pieces of a list stand side by side already; of none there is no message."""
+    bounds, data = text_buffers(pieces.values)
+    places = pieces.offsets.to_numpy()
+    present = pa.array(np.diff(places) > 0)
+    buffers = [present.buffers()[1], pa.py_buffer(bounds[places].astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(pieces), buffers)
 
 
 def child(array: pa.Array, name: str) -> pa.Array:
