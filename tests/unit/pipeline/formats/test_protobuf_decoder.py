@@ -577,3 +577,45 @@ def test_a_member_of_a_oneof_may_be_json_beside_the_others_and_the_last_one_coun
         assert column(decoded, "one") == ["om", "om", "oa", None]
     if "oa" in other:
         assert column(decoded, "oa") == [None, None, 3, None]
+
+
+def test_json_of_maps_is_the_same_in_every_process():
+    """The protobuf library orders maps by an address; a batch that is made again must have the same texts."""
+    letters = "hgfedcba"
+    message = everything()()
+    for letter in letters:
+        message.st[letter] = [dict.fromkeys(letters, 1)]
+        message.va.struct_value[letter] = None
+    message.lv.append(dict.fromkeys(letters, 1))
+    message.any.Pack(message.st)
+    inner = ",".join(f'"{letter}":1.0' for letter in sorted(letters))
+    struct = ",".join(f'"{letter}":[{{{inner}}}]' for letter in sorted(letters))
+    fields = dict.fromkeys(("st", "va", "lv"), "String")
+    assert read([message], fields).rows.to_pylist() == [
+        {
+            "st": f"{{{struct}}}",
+            "va": "{" + ",".join(f'"{letter}":null' for letter in sorted(letters)) + "}",
+            "lv": f"[{{{inner}}}]",
+        }
+    ]
+    assert only("any", "String", message) == [
+        f'{{"@type":"type.googleapis.com/google.protobuf.Struct","value":{{{struct}}}}}'
+    ]
+
+
+def test_json_of_a_message_keeps_the_order_of_its_fields_and_sorts_its_maps():
+    inside, outside = everything()(), everything()()
+    for key in (5, 11, 2, 40, 3, 8):
+        inside.msi[str(key)] = key
+        inside.mim[key].id = key
+    inside.i32 = 7
+    outside.any.Pack(inside)
+    (text,) = only("any", "String", outside)
+    keys = sorted(["5", "11", "2", "40", "3", "8"])
+    numbers = ",".join(f'"{key}":{key}' for key in keys)
+    messages = ",".join(f'"{key}":{{"id":"{key}"}}' for key in keys)
+    head = '{"@type":"type.googleapis.com/everything.Everything","i32":7,'
+    assert text == f'{head}"msi":{{{numbers}}},"mim":{{{messages}}}}}'
+    unknown = everything()()
+    unknown.any.type_url = "x/y.Z"
+    assert only("any", "String", unknown) == ['{"@type":"x/y.Z","value":""}']

@@ -29,6 +29,8 @@ from oncehouse.protobuf.fields import DURATION, TIMESTAMP, WRAPPERS, is_map, is_
 
 _F = FieldDescriptor
 _NANOSECONDS = 10**9
+_ANY = "google.protobuf.Any"
+_FREE_FORMS = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")}
 _NUMBERS = {
     **dict.fromkeys((_F.TYPE_INT32, _F.TYPE_SINT32, _F.TYPE_SFIXED32, _F.TYPE_ENUM), pa.int32()),
     **dict.fromkeys((_F.TYPE_INT64, _F.TYPE_SINT64, _F.TYPE_SFIXED64), pa.int64()),
@@ -275,9 +277,61 @@ def write_json(message: Message) -> str:
         pool: Any = message.DESCRIPTOR.file.pool
         found = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=pool)
     except (json_format.Error, TypeError, KeyError):
-        if message.DESCRIPTOR.full_name != "google.protobuf.Any":
+        if message.DESCRIPTOR.full_name != _ANY:
             raise
         # A type that the schema does not hold: its name, and its bytes.
         url, value = (getattr(message, name) for name in ("type_url", "value"))
-        found = {"@type": url, "value": base64.b64encode(value).decode()}
+        return _dump({"@type": url, "value": base64.b64encode(value).decode()})
+    return _dump(_sort_maps(found, message.DESCRIPTOR))
+
+
+def _dump(found: Any) -> str:
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _sort_maps(found: Any, descriptor: Descriptor) -> Any:
+    """JSON with the keys of maps in their order: the library gives them in another one in each process."""
+    if not isinstance(found, dict):
+        return found if descriptor.full_name not in _FREE_FORMS else _sort_keys(found)
+    if descriptor.full_name in _FREE_FORMS:
+        return _sort_keys(found)
+    if descriptor.full_name == _ANY:
+        return _sort_any(found, descriptor)
+    known = descriptor.fields_by_name
+    return {
+        name: _sort_field(value, known[name]) if name in known else value for name, value in found.items()
+    }
+
+
+def _sort_field(value: Any, field: FieldDescriptor) -> Any:
+    if is_map(field):
+        inner = message_of(field).fields_by_name["value"]
+        return {
+            key: _sort_maps(value[key], message_of(inner)) if is_message(inner) else value[key]
+            for key in sorted(value)
+        }
+    if not is_message(field):
+        return value
+    inside = message_of(field)
+    return [_sort_maps(item, inside) for item in value] if field.is_repeated else _sort_maps(value, inside)
+
+
+def _sort_any(found: dict[str, Any], descriptor: Descriptor) -> Any:
+    pool: Any = descriptor.file.pool
+    try:
+        inside = pool.FindMessageTypeByName(str(found.get("@type")).rpartition("/")[2])
+    except KeyError:
+        return found
+    if inside.full_name in _FREE_FORMS or inside.full_name == _ANY:
+        return {name: _sort_maps(value, inside) for name, value in found.items()}
+    return _sort_maps(found, inside)
+
+
+def _sort_keys(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _sort_keys(value[key]) for key in sorted(value)}
+        case list():
+            return [_sort_keys(item) for item in value]
+        case _:
+            return value
