@@ -109,6 +109,8 @@ def _integers_from_texts(array: pa.Array, leaf: c.Integer) -> Numbers:
     # The cast alone would also take hexadecimal, and no plus sign.
     digits = flags(pc.match_substring_regex(array, _DIGITS))
     texts = pc.replace_substring_regex(array, r"^\+?(-?)0*([0-9])", r"\1\2")
+    if not leaf.signed:
+        texts = pc.replace_substring_regex(texts, r"^-0$", "0")  # the cast would refuse it
     if leaf.bits <= 64:
         converted, beyond = cast_where_possible(only(texts, digits), c.arrow_type(leaf))
         return converted, ~digits | beyond

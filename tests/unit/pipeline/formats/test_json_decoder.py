@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import math
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -440,6 +441,76 @@ def test_half_a_surrogate_is_no_text_and_does_not_reach_the_detail():
 def test_undeclared_fields_are_ignored_whatever_they_hold():
     message = b'{"x":{"a":9,"a":8},"y":[1,"2",{"z":null}],"a":1,"x":5}'
     assert run(make(), message).rows.to_pydict() == {"a": [1]}
+
+
+UNHOLDABLE = [
+    '"b":"\\ud800"',
+    '"b":"\\udc00\\ud800x"',
+    '"\\ud800":1',
+    '"\\udfff":{"a":[]}',
+    '"b":1e400',
+    '"b":-1e400',
+    '"b":[{"c":1e999}]',
+    '"b":{"c":"\\ud800","a":7}',
+    f'"b":-1{"0" * 400}.5',
+]
+
+
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("member", UNHOLDABLE)
+def test_an_undeclared_member_that_no_column_could_hold_costs_nothing(member, watch):
+    odd = f'{{"a":1,{member},"t":{{"x":"\\u0041",{member}}},"l":[{{"y":2,{member}}}],"u":-0}}'.encode()
+    plain = b'{"a":2,"b":5,"t":{"x":"B"},"l":[],"u":7}'
+    types = {
+        "a": "Int32",
+        "t": "Tuple(x String)",
+        "l": "Array(Tuple(y Int8))",
+        "u": "UInt64",
+        "m": "Map(String, UInt64)",
+    }
+    decoder = JsonDecoder(
+        fields={name: parse_type(text) for name, text in types.items()},
+        max_message_bytes=9999,
+        max_depth=9,
+        watch=watch,
+    )
+    read = {"a": 1, "t": {"x": "A"}, "l": [{"y": 2}], "u": 0, "m": []}
+    other = {"a": 2, "t": {"x": "B"}, "l": [], "u": 7, "m": []}
+    assert run(decoder, odd).rows.to_pylist() == [read]
+    done = run(decoder, *[plain] * 600, odd, *[plain] * 600)
+    assert not done.rejected
+    assert done.rows.to_pylist() == [other] * 600 + [read] + [other] * 600
+    assert run(decoder, *[odd] * 600).rows.to_pylist() == [read] * 600
+    assert all(name.encode() for name in done.new_fields)
+
+
+def test_a_declared_member_is_judged_as_before_whatever_stands_next_to_it():
+    for number, reason in (("1e400", Reason.OUT_OF_RANGE), ('"\\ud800"', Reason.NOT_JSON)):
+        done = run(make(a="Float64"), f'{{"a":{number},"b":1e400}}'.encode(), b'{"a":1}')
+        assert [found.reason for found in done.rejected] == [reason]
+    twice = run(make(a="Float64"), b'{"a":1,"b":1e400,"\\u0061":2}')
+    assert twice.rejected[0].reason is Reason.DUPLICATE_KEY
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("name", ["Int", "UInt"])
+def test_minus_zero_is_zero_in_every_column_of_integers(name, bits):
+    zero = 0 if bits <= 64 else bytes(bits // 8)
+    type_ = f"{name}{bits}"
+    texts = ['"-0"'] if bits >= 64 else []
+    for written in ["-0", *texts]:
+        message = f'{{"a":{written},"l":[{written},1,{written}],"f":-0}}'.encode()
+        decoder = make(a=type_, l=f"Array({type_})", f="Float64")
+        for messages in ([message], [b'{"a":1,"l":[],"f":1}', message], [message] * 600):
+            done = run(decoder, *messages)
+            if written == "-0":
+                assert not done.rejected
+                assert done.rows.column("a").to_pylist()[-1] == zero
+                assert math.copysign(1, done.rows.column("f")[-1].as_py()) == -1
+    for written in texts:
+        assert run(make(a=type_), f'{{"a":{written}}}'.encode()).rows.to_pylist() == [{"a": zero}]
+    keys = run(make(m=f"Map({type_}, {type_})"), b'{"m":{"-0":-0}}')
+    assert keys.rows.to_pylist() == [{"m": [(zero, zero)]}]
 
 
 def test_names_with_dots_quotes_and_any_letters_work():

@@ -33,6 +33,7 @@ from oncehouse.pipeline.formats.json.columns import (
     convert_column,
     reader_type,
 )
+from oncehouse.pipeline.formats.json.declared_members import write_declared
 from oncehouse.pipeline.formats.json.fast_path import MessageLayout, find_followers, find_layout, read_uniform
 from oncehouse.pipeline.formats.json.maps import holds_map, rewrite_maps
 from oncehouse.pipeline.formats.json.message_errors import explain, find_far_exponent
@@ -255,6 +256,9 @@ class JsonDecoder:
         message = text[0].as_py()
         variant, problem = explain(message, self._fields, fully=True)
         parsed = self._parse(text, variant)
+        if not isinstance(parsed, pa.Table) and problem is None:
+            text = pa.array([write_declared(message, self._fields)], text.type)
+            parsed = self._parse(text, variant)
         if isinstance(parsed, pa.Table):
             yield _ReadMessages(np.array([place], dtype=np.int64), text, parsed)
         else:

@@ -196,7 +196,7 @@ class _MessageWalker:
             self.far_exponent = RejectionCause(reason=Reason.OUT_OF_RANGE, detail=f"{where}: {excess}")
         if second is not None and _comes_second(value, usual, is_number=is_number, is_text=is_text):
             self.second_way.add(path)
-        if is_text and _has_half_surrogate(value):
+        if is_text and has_half_surrogate(value):
             self.note(Reason.NOT_JSON, where, "half of a surrogate pair")
             return
         reason = _check_scalar(value, leaf, is_number=is_number, is_text=is_text)
@@ -217,7 +217,7 @@ def _comes_second(value: Any, usual: pa.DataType, *, is_number: bool, is_text: b
     return is_number if pa.types.is_string(usual) else is_text
 
 
-def _has_half_surrogate(text: str) -> bool:
+def has_half_surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 

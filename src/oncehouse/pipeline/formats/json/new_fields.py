@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oncehouse.pipeline.formats.json.message_errors import has_half_surrogate
+
 _TEXT = "Nullable(String)"
 _SAMPLE = 200
 
@@ -59,7 +61,10 @@ def sample_new_fields(texts: pa.Array, declared: pa.Schema) -> NewFields:
         except (ValueError, RecursionError):
             continue  # whether it is a message at all is decided elsewhere
         if isinstance(message, dict):
-            keys = [key for key in message if message[key] is not None and declared.get_field_index(key) < 0]
+            known = {*declared.names}
+            # No column can be called by half of a surrogate pair.
+            keys = [key for key in message if key not in known and not has_half_surrogate(key)]
+            keys = [key for key in keys if message[key] is not None]
             merge_fields(found, {key: _type_of(message[key]) for key in keys})
     return found
 
