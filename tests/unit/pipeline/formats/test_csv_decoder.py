@@ -87,6 +87,35 @@ def test_a_message_of_a_header_alone_is_empty_and_not_lost():
     assert decoded.rows.to_pylist() == [{"id": 1, "name": "a"}]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_value():
+    mark = "\ufeff".encode()
+    messages = [
+        mark + b'1,a\n2,"b"',
+        mark + b'"3","c\nd"',
+        b"4," + mark + b"\n" + mark + b"5,e",
+        mark + b"\n6,f",
+        mark,
+    ]
+    decoded = decode_csv(TWO, messages)
+    assert [(row["id"], row["name"]) for row in decoded.rows.to_pylist()] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "c\nd"),
+        (4, "\ufeff"),
+        (6, "f"),
+    ]
+    assert reasons(decoded) == {4: Reason.WRONG_TYPE, 6: Reason.EMPTY}
+    texts = decode_csv({"a": "String", "b": "String"}, [mark + b"x,y", mark + mark + b"x,y", mark[:2]])
+    assert [row["a"] for row in texts.rows.to_pylist()] == ["x", "\ufeffx"]
+    headed = decode_csv(
+        TWO, [mark + b"id,name\n7,g", mark + b'"id","name"\r\n8,h', mark + b"id,name"], header=True
+    )
+    assert [row["id"] for row in headed.rows.to_pylist()] == [7, 8]
+    assert reasons(headed) == {2: Reason.EMPTY}
+    plain = decode_csv(TWO, [mark + b'9,"i'], quote=None)
+    assert plain.rows.to_pylist() == [{"id": 9, "name": '"i'}]
+
+
 def test_without_quotes_a_quote_is_a_letter():
     assert decode_csv(TWO, [b'1,"a'], quote=None).rows.to_pylist() == [{"id": 1, "name": '"a'}]
 

@@ -63,7 +63,8 @@ class CsvFormat(SingleRows):
 
     @property
     def _dialect(self) -> Dialect:
-        return Dialect(delimiter=ord(self.delimiter), quote=None if self.quote is None else ord(self.quote))
+        quote = None if self.quote is None else ord(self.quote)
+        return Dialect(delimiter=ord(self.delimiter), quote=quote, marks=True)
 
     def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
         return explode_rows(block, split_lines(block.column("value"), self._dialect, skip_first=self.header))

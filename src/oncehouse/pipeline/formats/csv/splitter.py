@@ -18,12 +18,15 @@ from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_b
 from oncehouse.pipeline.convert.masks import Mask, null_mask
 
 _NEWLINE, _RETURN = 10, 13
+_MARK = np.frombuffer(b"\xef\xbb\xbf", dtype=np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     delimiter: int
     quote: int | None
+    marks: bool = False
+    """Whether a byte order mark before the first line says how the message is encoded, and is no part of it."""
 
 
 class Columns(NamedTuple):
@@ -46,6 +49,8 @@ def split_lines(values: pa.Array, dialect: Dialect, *, skip_first: bool) -> pa.L
     if dialect.quote is not None and len(ends):
         ends = ends[~_within_quotes(inside, bounds, ends, dialect.quote)]
     starts, stops, message = _cut_lines(inside, bounds, ends)
+    if dialect.marks:
+        starts[np.searchsorted(message, _find_marked(inside, bounds))] += len(_MARK)
     kept = stops > starts
     if skip_first:
         kept[np.flatnonzero(np.diff(message, prepend=-1))] = False
@@ -59,6 +64,14 @@ def split_lines(values: pa.Array, dialect: Dialect, *, skip_first: bool) -> pa.L
     lines = cut(pa.py_buffer(np.ascontiguousarray(inside)), starts[kept], (stops - starts)[kept])
     lines = _keep_tombstones(lines, message[kept], null_mask(values))
     return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32()), lines)
+
+
+def _find_marked(data: Bytes, bounds: Offsets) -> Offsets:
+    """The messages that begin with a byte order mark."""
+    long = np.flatnonzero(np.diff(bounds) >= len(_MARK))
+    first = data[bounds[long][:, None] + np.arange(len(_MARK))]
+    marked: Offsets = long[(first == _MARK).all(axis=1)]
+    return marked
 
 
 def _cut_lines(data: Bytes, bounds: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, Offsets]:
