@@ -201,6 +201,30 @@ def test_a_rule_that_nobody_asked_for_is_refused_by_the_ledger_itself():
         assert state(simulation) == before
 
 
+def test_a_rule_is_changed_to_normal_forms_by_rekey_alone():
+    with simulate() as simulation:
+        simulation.change(fields=("note",))
+        for spelling in ("caf\u00e9", "cafe\u0301", "tea"):
+            simulation.kafka[0].append(f'{{"id": 1, "note": "{spelling}"}}'.encode())
+        simulation.drain()
+        assert counts_of(simulation) == (3, 0)
+        plain = simulation.pipeline
+        simulation.pipeline = plain.model_copy(
+            update={"identity": plain.identity.model_copy(update={"normalize": "nfc"})}
+        )
+        with pytest.raises(ConfigurationError, match=r"normalized as nfc.*`oncehouse rekey`"):
+            check_rule(simulation.pipeline, simulation.catalog)
+        simulation.change(normalize="nfc")
+        check_rule(simulation.pipeline, simulation.catalog)
+        for spelling in ("caf\u00e9", "cafe\u0301", "t\u00e9a", "te\u0301a"):
+            simulation.kafka[0].append(f'{{"id": 1, "note": "{spelling}"}}'.encode())
+        simulation.drain()
+        assert counts_of(simulation) == (4, 3)
+        simulation.pipeline = plain
+        with pytest.raises(ConfigurationError, match="the identity rule has changed"):
+            check_rule(simulation.pipeline, simulation.catalog)
+
+
 def test_events_without_an_identity_under_the_new_rule_refuse_it_and_the_old_one_goes_on():
     with simulate() as simulation:
         fill(simulation)

@@ -200,6 +200,8 @@ class Identity(Section):
     """Whether the record's key belongs to the identity."""
     schema_version: bool = False
     """Whether the version of the schema does: the same values in two versions are then two events."""
+    normalize: Literal["none", "nfc"] = "none"
+    """`nfc`: texts count in Unicode's normal form C, and every NaN is one value; `none`: both count by their bytes."""
     window: Seconds = Field(default=60 * 86400.0, gt=0)
     """How long at least an event is remembered, counted from when it was first seen."""
     buckets: Count = Field(default=16, ge=1, le=4096)

@@ -239,6 +239,8 @@ def _format_piece(piece: object) -> str:
             return f"{'.'.join(map(str, steps))} ({kind})"
         case {"header": name}:
             return f"header {name}"
+        case {"normalize": form}:
+            return f"normalized as {form}"
         case _:
             return str(piece)
 

@@ -140,6 +140,7 @@ def test_the_id_column_may_be_left_out():
         ({"identity": {"fields": ["project.name"]}}, "'project.name' is not declared in source.fields"),
         ({"identity": {"headers": ["id", "id"]}}, "identity.headers: 'id' stands here more than once"),
         ({"identity": {"from_schema": True}}, "identity.from_schema: json has no schemas"),
+        ({"identity": {"fields": ["project"], "normalize": "nfd"}}, "identity.normalize: "),
         ({"identity": {"key": True, "schema_version": True}}, "identity.schema_version: json has no schemas"),
         (
             {"identity": {"fields": ["project"], "from_schema": 2}},

@@ -35,6 +35,8 @@ class Rule:
     headers: tuple[str, ...] = ()
     key: bool = False
     schema_version: bool = False
+    normalize: str = "none"
+    """`nfc`: fields count with their texts in that normal form, and with one NaN."""
 
 
 def rule_of(pipeline: Pipeline, schemas: Sequence[Schema] = ()) -> Rule:
@@ -51,6 +53,7 @@ def rule_of(pipeline: Pipeline, schemas: Sequence[Schema] = ()) -> Rule:
         headers=identity.headers,
         key=identity.key,
         schema_version=identity.schema_version,
+        normalize=identity.normalize,
     )
 
 
@@ -126,6 +129,7 @@ def fingerprint(rule: Rule, types: Mapping[str, c.ColumnType]) -> str:
     parts += [{"header": name} for name in rule.headers]
     parts += ["key"] if rule.key else []
     parts += ["schema version"] if rule.schema_version else []
+    parts += [{"normalize": rule.normalize}] if rule.normalize != "none" else []
     return json.dumps(parts)
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from oncehouse.common.hashing import Hashes, hash_column
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.convert.masks import cast_where_possible
 from oncehouse.pipeline.convert.rejection import Reason, Rejection, RejectionCause
 from oncehouse.pipeline.formats.base import reject_rows
 
@@ -100,6 +101,8 @@ def encode_identity(
     bytes behind their length and a colon, null as `n;`. Fields come first, then headers, key and schema.
     """
     columns = [_column_at(rows, steps) for steps in rule.fields]
+    if rule.normalize != "none":
+        columns = [_normalize(column, rule.normalize.upper()) for column in columns]
     if rule.headers or rule.key:
         columns += [column for _, column in _of_record(rule, records)]
     if rule.schema_version:
@@ -109,6 +112,17 @@ def encode_identity(
         piece = _pieces(column)
         pieces += piece if column.null_count == 0 else [pc.fill_null(_concatenate(piece), _NULL)]
     return _concatenate(pieces)
+
+
+def _normalize(column: pa.Array, form: str) -> pa.Array:
+    """Texts in a normal form of Unicode, where they are Unicode at all; NaN in one pattern of bits."""
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+    if not pa.types.is_string(column.type) or pc.all(pc.string_is_ascii(column)).as_py() is not False:
+        return column
+    texts, foreign = cast_where_possible(column.cast(pa.binary()), pa.string())
+    texts = pc.utf8_normalize(texts, form=form)
+    return pc.if_else(pa.array(foreign), column, texts) if foreign.any() else texts
 
 
 def _column_at(rows: pa.RecordBatch, steps: tuple[str, ...]) -> pa.Array:
@@ -190,7 +204,8 @@ def _unscaled(column: pa.Array) -> pa.Array:
 
 def _float_bytes(column: pa.Array) -> pa.Array:
     width = column.type.bit_width // 8
-    values = column.fill_null(0.0).to_numpy() + 0.0  # -0.0 and 0.0 are the same number, so one id
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        values = column.fill_null(0.0).to_numpy() + 0.0  # -0.0 and 0.0 are the same number, so one id
     data = np.ascontiguousarray(values).astype(f">f{width}")
     offsets = np.arange(len(column) + 1, dtype=np.int32) * width
     validity = pa.array(column.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]

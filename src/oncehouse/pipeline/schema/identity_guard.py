@@ -42,7 +42,9 @@ def remembered(rule: Rule, types: Mapping[str, ColumnType], buckets: int) -> Ide
 def format_section(pipeline: Pipeline) -> str:
     """What the pipeline file says of the rule, as the ledger keeps it."""
     said = pipeline.identity.model_dump(mode="json")
-    return json.dumps({name: said[name] for name in _RULE})
+    # What is newer than ledgers is written where it says something, so that older processes read the others.
+    newer = {} if said["normalize"] == "none" else {"normalize": said["normalize"]}
+    return json.dumps({name: said[name] for name in _RULE} | newer)
 
 
 def with_section(pipeline: Pipeline, spelt: str) -> Pipeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import hashlib
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
@@ -268,8 +269,73 @@ def test_the_fingerprint_tells_headers_key_version_and_paths_apart():
         rule("b.c"),
         Rule(fields=(("b", "c"),)),
         Rule(key=True),
+        rule("a", normalize="nfc"),
     ]
     assert len({fingerprint(asked, types) for asked in rules}) == len(rules)
+
+
+def ids_of(asked: Rule, *columns: pa.Array) -> list[tuple[int, int]]:
+    rows = pa.RecordBatch.from_arrays(list(columns), names=[f"f{place}" for place in range(len(columns))])
+    return list(zip(*(half.tolist() for half in unique_ids(asked, rows)), strict=True))
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9 \uac00", "cafe\u0301 \u1100\u1161"
+NANS = np.array(
+    [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0x7FFFFFFFFFFFFFFF], dtype=np.uint64
+)
+
+
+def test_without_normalize_texts_and_nan_count_by_their_bytes_as_ever():
+    texts = pa.array([COMPOSED, DECOMPOSED, "abc", None])
+    found = ids_of(rule("f0"), texts)
+    assert len(set(found)) == 4
+    assert ids_of(rule("f0", normalize="none"), texts) == found
+    assert len(set(ids_of(rule("f0"), pa.array(NANS.view(np.float64))))) == len(NANS)
+
+
+@pytest.mark.parametrize("kind", ["String", "Nullable(String)", "LowCardinality(String)"])
+def test_normalize_makes_one_id_of_the_ways_to_write_a_text(kind):
+    asked = rule("f0", "f1", normalize="nfc")
+    texts = pa.array([COMPOSED, DECOMPOSED, "CAFÉ 가", "caf\u00e9", None, ""], arrow_type(parse_type(kind)))
+    found = ids_of(asked, texts, pa.array(range(6)))
+    assert len(set(found)) == 6
+    same = ids_of(rule("f0", normalize="nfc"), texts)
+    assert same[0] == same[1]
+    assert len(set(same)) == 5
+    plain = ids_of(rule("f0"), texts)
+    assert [same[place] for place in (0, 2, 3, 4, 5)] == [plain[place] for place in (0, 2, 3, 4, 5)]
+
+
+def test_normalize_makes_one_id_of_all_nan_and_leaves_other_numbers_alone():
+    for width, bits in (
+        (np.float64, NANS),
+        (np.float32, np.array([0x7FC00000, 0xFFC00001], dtype=np.uint32)),
+    ):
+        asked = rule("f0", normalize="nfc")
+        assert len(set(ids_of(asked, pa.array(bits.view(width))))) == 1
+        numbers = pa.array([0.0, -0.0, 1.5, float("inf"), None, float("nan")], pa.from_numpy_dtype(width))
+        assert ids_of(asked, numbers) == ids_of(rule("f0"), numbers)
+
+
+def test_normalize_leaves_bytes_that_are_no_text_as_they_are():
+    offsets = pa.py_buffer(np.array([0, 2, 2 + len(DECOMPOSED.encode())], dtype=np.int32))
+    texts = pa.Array.from_buffers(
+        pa.string(), 2, [None, offsets, pa.py_buffer(b"\xff\x00" + DECOMPOSED.encode())]
+    )
+    found = ids_of(rule("f0", normalize="nfc"), texts)
+    assert found[0] == ids_of(rule("f0"), texts)[0]
+    assert found[1] == ids_of(rule("f0"), pa.array([COMPOSED]))[0]
+    fixed = pa.array([b"\xff\x00", b"e\xcc"], pa.binary(2))
+    assert ids_of(rule("f0", normalize="nfc"), fixed) == ids_of(rule("f0"), fixed)
+
+
+@given(st.lists(st.text(), min_size=1, max_size=5))
+def test_normalize_is_what_unicodedata_says(texts):
+    expected = [unicodedata.normalize("NFC", text) for text in texts]
+    # Python's Unicode may be older than Arrow's; characters that it does not know say nothing.
+    if any(unicodedata.category(character) == "Cn" for text in texts for character in text):
+        return
+    assert ids_of(rule("f0", normalize="nfc"), pa.array(texts)) == ids_of(rule("f0"), pa.array(expected))
 
 
 def test_a_record_without_the_key_or_a_header_of_the_rule_has_no_identity():
