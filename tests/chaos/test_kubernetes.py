@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+import yaml
 
 from fake_kubernetes import ENTRY_POINT, fake_kubernetes
 from helm_subset import VALUES, render_chart
@@ -81,10 +82,14 @@ def test_the_charts_driver_starts_executors_in_pods_of_its_own_and_ends_them(
         told = {entry["name"] for entry in container["env"]}
         assert {"ONCEHOUSE_VERSIONS", "ONCEHOUSE_CACHE_BYTES"} <= told
         assert container["image"] == f"{VALUES['image']['repository']}:{VALUES['image']['tag']}"
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert {"name": "scratch", "mountPath": "/tmp"} in container["volumeMounts"]
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-        assert pod["spec"]["serviceAccountName"] == "shop-driver"
+        # Spark keeps what the template asks for, and gives the secret to each executor's environment alone.
+        template = yaml.safe_load(chart["ConfigMap", "shop-pipeline"]["data"]["executor.yaml"])["spec"]
+        assert container["securityContext"] == template["containers"][0]["securityContext"]
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/tmp", "/home/oncehouse"}
+        assert pod["spec"]["securityContext"] == template["securityContext"]
+        assert pod["spec"]["serviceAccountName"] == "shop-executor"
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert "_SPARK_AUTH_SECRET" in told
         assert [owner["name"] for owner in pod["metadata"]["ownerReferences"]] == ["shop-driver-1"]
         assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "executor"
 
