@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,138 @@ def test_values_of_the_chart_cannot_switch_authentication_off_unnoticed(monkeypa
     chart = render_chart(sparkSettings={"spark.authenticate": "false"})
     with pytest.raises(ConfigurationError, match=r"spark\.authenticate.*twice"):
         parse_pipeline(chart["ConfigMap", "shop-pipeline"]["data"]["pipeline.yaml"], "p.yaml", folder=ROOT)
+
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+STARTER = DEPLOY / "systemd" / "oncehouse-spark"
+# What `systemd-analyze security` may find at most, in tenths of a point of ten: the network and machine code are left.
+MOST_EXPOSED = 20
+
+
+def read_service(unit: Path) -> dict[str, list[str]]:
+    """Every line of a unit's service: several of one name stand for a list."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().split("[Service]")[1].split("[Install]")[0].splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_may_write_to_its_own_folders_only_and_do_what_ordinary_services_do(unit):
+    service = read_service(unit)
+    expected = {
+        "NoNewPrivileges": "yes",
+        "CapabilityBoundingSet": "",
+        "AmbientCapabilities": "",
+        "ProtectSystem": "strict",
+        "ProtectHome": "yes",
+        "PrivateTmp": "yes",
+        "PrivateDevices": "yes",
+        "ProtectControlGroups": "yes",
+        "ProtectKernelModules": "yes",
+        "ProtectKernelTunables": "yes",
+        "ProtectProc": "invisible",
+        "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+        "RestrictNamespaces": "yes",
+        "RestrictSUIDSGID": "yes",
+        "StateDirectory": "oncehouse",
+        "StateDirectoryMode": "0700",
+        "UMask": "0077",
+    }
+    assert {name: service.get(name) for name in expected} == {
+        name: [value] for name, value in expected.items()
+    }
+    assert service["SystemCallFilter"] == ["@system-service", "~@privileged"]
+    assert "ReadWritePaths" not in service
+    # Java and numba write machine code and run it, and read the machine's memory in /proc.
+    assert {"MemoryDenyWriteExecute", "ProcSubset"}.isdisjoint(service)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_itself_finds_little_that_a_unit_exposes(unit):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not on PATH: the units' options were compared only")
+    found = subprocess.run(
+        [analyze, "security", "--offline=true", "--no-pager", f"--threshold={MOST_EXPOSED}", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr
+
+
+def test_master_and_worker_are_started_with_the_secret_of_the_cluster():
+    for unit in UNITS:
+        if "spark" in unit.name:
+            service = read_service(unit)
+            (start,) = service["ExecStart"]
+            assert start.split()[0] == "/opt/oncehouse/bin/oncehouse-spark"
+            assert service["RestartPreventExitStatus"] == [str(ConfigurationError.exit_code)]
+
+
+def start_spark(folder: Path, secret: bytes | None, rights: int = 0o600) -> subprocess.CompletedProcess[str]:
+    """The script next to a program in place of Spark's, which says how it was called and what it was given."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    shutil.copy(STARTER, bin_folder)
+    program = bin_folder / "spark-class"
+    program.write_text(
+        '#!/bin/sh\necho "called $*"\necho "options $SPARK_DAEMON_JAVA_OPTS"\nenv | grep _SPARK_AUTH\n'
+    )
+    program.chmod(0o755)
+    file = folder / "spark.secret"
+    if secret is not None:
+        file.write_bytes(secret)
+        file.chmod(rights)
+    return subprocess.run(
+        [bin_folder / STARTER.name, "org.apache.spark.deploy.master.Master", "--port", "7077"],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "SPARK_SECRET_FILE": str(file),
+            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.authenticate=false",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_spark_gets_the_secret_by_its_environment_and_not_by_its_command_line(tmp_path):
+    started = start_spark(tmp_path, b"0123456789abcdef" * 4 + b"\n")
+    assert started.returncode == 0, started.stderr
+    called, options, given = started.stdout.splitlines()
+    assert called == "called org.apache.spark.deploy.master.Master --port 7077"
+    assert given == "_SPARK_AUTH_SECRET=" + "0123456789abcdef" * 4
+    assert "0123456789abcdef" not in options
+    # Java takes the last of two, so that the machine's own options cannot take it back.
+    told = dict(option.split("=", 1) for option in options.split()[1:])
+    assert told == {
+        "-Dspark.authenticate": "true",
+        "-Dspark.network.crypto.enabled": "true",
+        "-Dspark.network.crypto.saslFallback": "false",
+        "-Dspark.master.rest.enabled": "false",
+        "-Dspark.ui.killEnabled": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("secret", "rights", "reason"),
+    [
+        (None, 0o600, "there is no file {file}"),
+        (b"", 0o600, "{file} holds 0 characters"),
+        (b"\r\n\n", 0o600, "{file} holds 0 characters"),
+        (b"short\n", 0o600, "{file} holds 5 characters"),
+        (b"0123456789abcdef" * 4, 0o644, "{file} is open to every user"),
+    ],
+)
+def test_spark_is_not_started_without_a_secret_that_nobody_can_guess_or_read(
+    tmp_path, secret, rights, reason
+):
+    refused = start_spark(tmp_path, secret, rights)
+    assert refused.returncode == ConfigurationError.exit_code
+    assert reason.format(file=tmp_path / "spark.secret") in refused.stderr
+    assert "openssl rand -hex 32" in refused.stderr
+    assert not refused.stdout
