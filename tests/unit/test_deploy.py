@@ -20,17 +20,6 @@ import yaml
 from helm_subset import CHART, VALUES, render_chart
 from oncehouse import __version__
 from oncehouse.config.file_loader import parse_pipeline
-from oncehouse.errors import (
-    CatalogBehindError,
-    ConfigurationError,
-    DataLossError,
-    FencedError,
-    FullDiskError,
-    OncehouseError,
-    PermanentError,
-    PoisonError,
-    TransientError,
-)
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -217,32 +206,6 @@ def test_a_unit_starts_an_installed_command_as_nobody_special_and_again_after_it
     }
     assert (service["User"], service["Restart"]) == ("oncehouse", "always")
     assert parsed["Install"]["WantedBy"] == "multi-user.target"
-
-
-def final_exit_codes() -> list[str]:
-    """Of what an operator has to change first. A lease that another process holds is waited for."""
-    final = [ConfigurationError, PermanentError, DataLossError, PoisonError, CatalogBehindError]
-    for error in subclasses(OncehouseError):
-        assert error.exit_code in {
-            code.exit_code for code in [*final, TransientError, FullDiskError, FencedError]
-        }
-    return sorted({str(error.exit_code) for error in final})
-
-
-def subclasses(error: type[OncehouseError]) -> list[type[OncehouseError]]:
-    return [
-        error,
-        *(found for below in error.__subclasses__() for found in subclasses(below)),
-    ]
-
-
-def test_the_unit_of_a_driver_is_not_started_again_where_that_cannot_help():
-    """A catalog that has lost transactions is refused at each start, until somebody has repaired it."""
-    (unit,) = [unit for unit in UNITS if unit.name == "oncehouse@.service"]
-    parsed = configparser.RawConfigParser(strict=False)
-    parsed.optionxform = str
-    parsed.read_string(unit.read_text())
-    assert parsed["Service"]["RestartPreventExitStatus"].split() == final_exit_codes()
 
 
 def test_systemd_itself_takes_the_units(tmp_path):

@@ -274,3 +274,13 @@ def test_spark_is_not_started_without_a_secret_that_nobody_can_guess_or_read(
     assert reason.format(file=tmp_path / "spark.secret") in refused.stderr
     assert "openssl rand -hex 32" in refused.stderr
     assert not refused.stdout
+
+
+def test_the_image_is_built_on_an_exact_base_and_runs_as_nobody_special():
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
+    (base,) = re.findall(r"^ARG BASE=(.+)$", dockerfile, re.MULTILINE)
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
+    user, group = re.findall(r"^USER (\d+):(\d+)$", dockerfile, re.MULTILINE)[-1]
+    assert f"useradd --uid {user} --gid {group} " in dockerfile
+    assert "0" not in {user, group}
