@@ -184,7 +184,7 @@ def test_a_unit_may_write_to_its_own_folders_only_and_do_what_ordinary_services_
     }
     assert service["SystemCallFilter"] == ["@system-service", "~@privileged"]
     assert "ReadWritePaths" not in service
-    # Java and numba write machine code and run it, and read the machine's memory in /proc.
+    # Java writes machine code and runs it, and reads the memory of the machine in /proc.
     assert {"MemoryDenyWriteExecute", "ProcSubset"}.isdisjoint(service)
 
 

@@ -82,6 +82,7 @@ __all__ = [
     "reveal",
 ]
 
+_SPARK_SECRET = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _OWNED_OPTIONS = {
     "bootstrap.servers": "it is source.kafka.bootstrap_servers",
     "enable.auto.commit": "offsets are settled in the ledger, never in Kafka",
@@ -406,6 +407,16 @@ class Spark(Section):
     """What `oncehouse bundle` wrote, for executors to run with; relative to the pipeline file, or an address."""
     cache: Bytes | None = None
     """How much each machine may keep of files that lie in a bucket; 10 GB unless ONCEHOUSE_CACHE_BYTES is set."""
+
+    @field_validator("settings")
+    @classmethod
+    def _secret_is_there(cls, settings: Mapping[str, str]) -> Mapping[str, str]:
+        # Spark takes an empty secret for one, and lets everybody in who has none either.
+        if not settings.get(_SPARK_SECRET, "given").strip():
+            raise ValueError(
+                f"{_SPARK_SECRET!r} is empty. Give the secret of the cluster, by ${{file:…}} or ${{env:…}}"
+            )
+        return settings
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         yield "master", self.master

@@ -152,6 +152,10 @@ def test_all_problems_are_told_together_in_the_order_of_the_file():
         ("batch: {max_wait: yes}", "batch.max_wait: 'yes' is not a duration"),
         ("spark: {master: 5}", "spark.master: must be text, not a number; put quotes around it"),
         (
+            'spark: {settings: {spark.authenticate.secret: " "}}',
+            "spark.settings: 'spark.authenticate.secret' is empty. Give the secret of the cluster",
+        ),
+        (
             "lease: !!python/object/apply:os.system [x]",
             "lease: the tag tag:yaml.org,2002:python/object/apply:os.system",
         ),
