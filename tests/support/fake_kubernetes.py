@@ -1,7 +1,8 @@
 """As much of a Kubernetes API as Spark's driver uses, and of a machine that starts the pods it is asked for.
 
 Pods become processes of the image's entry point on this machine, with the environment that their spec gives them. There
-is no scheduler, no image and no container: what is shown is what Spark asks for, and that it works.
+is no scheduler, no image and no container: what is shown is what Spark asks for, and that it works. Where bubblewrap is
+installed, a pod's process has the root and the folders that its spec says: read-only, but for its emptyDirs.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pyspark
 
+from confinement import confine
 from oncehouse.devstack.subprocesses import signal_tree
 
 Object = dict[str, Any]
+HOME = "/home/oncehouse"
 ENTRY_POINT = Path(__file__).parents[2] / "deploy" / "docker" / "entrypoint.sh"
 
 
@@ -85,11 +88,17 @@ class FakeKubernetes:
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "TMPDIR": str(scratch),
         }
+        confined = _confine(pod, scratch)
+        if not confined:
+            image["TMPDIR"] = str(scratch)
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [str(ENTRY_POINT), *container["args"]], env=image | told, cwd=scratch, stdout=log, stderr=log
+                [*confined, str(ENTRY_POINT), *container["args"]],
+                env=image | told,
+                cwd=scratch,
+                stdout=log,
+                stderr=log,
             )
 
     def end(self) -> None:
@@ -98,6 +107,21 @@ class FakeKubernetes:
             if process.poll() is None:
                 signal_tree(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _confine(pod: Object, scratch: Path) -> list[str]:
+    """The words before a pod's command, for what its spec lets it write to."""
+    (container,) = pod["spec"]["containers"]
+    if shutil.which("bwrap") is None or not container.get("securityContext", {}).get(
+        "readOnlyRootFilesystem"
+    ):
+        return []
+    empty = {volume["name"] for volume in pod["spec"].get("volumes", ()) if "emptyDir" in volume}
+    mounts = [mount for mount in container["volumeMounts"] if mount["name"] in empty]
+    writable = {
+        mount["mountPath"]: scratch / f"{place}-{mount['name']}" for place, mount in enumerate(mounts)
+    }
+    return confine(scratch, writable, home=HOME)
 
 
 class _Api(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from confinement import read_service
 from helm_subset import VALUES, render_chart
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.errors import ConfigurationError
@@ -145,16 +146,6 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 STARTER = DEPLOY / "systemd" / "oncehouse-spark"
 # What `systemd-analyze security` may find at most, in tenths of a point of ten: the network and machine code are left.
 MOST_EXPOSED = 20
-
-
-def read_service(unit: Path) -> dict[str, list[str]]:
-    """Every line of a unit's service: several of one name stand for a list."""
-    found: dict[str, list[str]] = {}
-    for line in unit.read_text().split("[Service]")[1].split("[Install]")[0].splitlines():
-        if line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
