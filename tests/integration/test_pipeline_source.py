@@ -17,6 +17,7 @@ from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.ingest.epoch_sizing import FIRST_RECORDS
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.stages import kafka_stream
 
@@ -361,3 +362,16 @@ def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(live_p
         wait_until(lambda: live_pipeline.counts().read > 20, "the ledger to go on")
     with pytest.raises(AssertionError, match="are lost"):
         live_pipeline.assert_exact()
+
+
+def test_a_driver_that_is_killed_soon_has_settled_some_of_a_backlog(make_pipeline):
+    """Its first epoch is small, however much waits; then they grow."""
+    live_pipeline = make_pipeline(epoch={"max_rows": 1_500_000}, batch={"max_rows": 100_000})
+    backlog = [make_event(number) for number in range(5 * FIRST_RECORDS)]
+    live_pipeline.send(backlog)
+    live_pipeline.crash("before registering:2", "--once")
+    assert live_pipeline.counts().read == FIRST_RECORDS
+    live_pipeline.run()
+    first, *_, largest = sorted(epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog))
+    assert first <= FIRST_RECORDS < largest
+    live_pipeline.assert_exact()

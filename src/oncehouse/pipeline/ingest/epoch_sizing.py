@@ -4,6 +4,10 @@ An epoch reads all that waits, up to this many. The bound follows bytes and time
 records is neither larger nor longer than was asked for; a small epoch says nothing about it, since what is fixed in an
 epoch is most of its time. Spark takes the bound when a stream starts, so it moves seldom and by much: outside of a
 dead band, and upwards only when epochs are full.
+
+What is not settled when a process dies is read again by the next one. So the first epoch after a start is small,
+however much waits: a process that never lives long still settles some of it. Full epochs then grow by what the last
+one shows to fit the time.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from dataclasses import dataclass, replace
 from oncehouse.config.pipeline import Epoch
 
 LEAST_RECORDS = 100
+FIRST_RECORDS = 10_000
+_FIRST_SHARE_OF_BYTES = 16
 _FADING = 0.5
 _FULL_SHARE = 0.8
 # Wider than what records and machines differ by from epoch to epoch (0.8 to 1.25), in either direction.
@@ -39,8 +45,10 @@ class SettledEpoch:
 
 
 def first_size(limits: Epoch, record_bytes: float = 0.0) -> EpochSize:
-    """From a look at some of the records that wait; 0 where there are none."""
-    return EpochSize(most_records=_bound(limits.max_rows, record_bytes, limits), record_bytes=record_bytes)
+    """After a start. `record_bytes`: from a look at some of the records that wait; 0 where there are none."""
+    records = min(limits.max_rows, FIRST_RECORDS)
+    most = _bound(records, record_bytes, limits, max_bytes=limits.max_bytes // _FIRST_SHARE_OF_BYTES)
+    return EpochSize(most_records=most, record_bytes=record_bytes)
 
 
 def adjust_size(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> EpochSize:
@@ -49,7 +57,7 @@ def adjust_size(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> EpochSize
     found = seen.size_bytes / seen.records
     # Larger records count at once, smaller ones gradually: an epoch of too few costs less than one of too many.
     record_bytes = max(found, found + (size.record_bytes - found) * _FADING)
-    wanted = _bound(_in_time(size, seen, limits), record_bytes, limits)
+    wanted = _bound(_in_time(size, seen, limits), record_bytes, limits, max_bytes=limits.max_bytes)
     full = seen.records >= size.most_records * _FULL_SHARE
     lowered = wanted < size.most_records * _LOWERED_BELOW
     raised = full and (wanted > size.most_records * _RAISED_ABOVE or wanted == limits.max_rows)
@@ -61,11 +69,13 @@ def _in_time(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> float:
     """How many records fit the time: fewer after an epoch that took too long, more after a full and short one."""
     if seen.seconds > limits.max_seconds * _TOO_LONG:
         return seen.records * limits.max_seconds / seen.seconds
-    if seen.seconds < limits.max_seconds * _SHORT_SHARE:
-        return size.most_records * 2.0
+    short_seconds = limits.max_seconds * _SHORT_SHARE
+    if seen.seconds < short_seconds:
+        # What is fixed in an epoch counts as reading here, so that more would have fitted.
+        return max(size.most_records * 2.0, seen.records * short_seconds / max(seen.seconds, 0.001))
     return float(size.most_records)
 
 
-def _bound(records: float, record_bytes: float, limits: Epoch) -> int:
-    fitting = min(records, limits.max_bytes / record_bytes if record_bytes else records)
+def _bound(records: float, record_bytes: float, limits: Epoch, *, max_bytes: int) -> int:
+    fitting = min(records, max_bytes / record_bytes if record_bytes else records)
     return min(limits.max_rows, max(LEAST_RECORDS, int(fitting)))

@@ -57,6 +57,7 @@ _log = logging.getLogger("oncehouse.pipeline")
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
+_LOOKS_A_SECOND = 10
 
 
 class KafkaIngestStage(IngestLeaseHolder):
@@ -116,7 +117,7 @@ class KafkaIngestStage(IngestLeaseHolder):
             query = self._start(starting, checkpoint, once=once)
         try:
             while query.isActive and not stop.is_set() and not self._resizing.is_set():
-                _wait_a_second(query)
+                self._wait_a_second(query)
                 self._set_stream(_read_progress(query))
                 if not once:
                     self._perform_requests()
@@ -257,6 +258,16 @@ class KafkaIngestStage(IngestLeaseHolder):
         check_topics(self._topics.describe(), self._topic_ids, {}, {})
         return manifests
 
+    def _wait_a_second(self, query: StreamingQuery) -> None:
+        """Or less, where the stream ends or has to start again."""
+        from pyspark.errors import StreamingQueryException
+
+        # It raises what ended the query; the caller asks for that when everything has been put away.
+        with suppress(StreamingQueryException):
+            for _ in range(_LOOKS_A_SECOND):
+                if query.awaitTermination(1 / _LOOKS_A_SECOND) or self._resizing.is_set():
+                    return
+
     def _end(self, query: StreamingQuery) -> None:
         self._stopping.set()
         if query.isActive:
@@ -280,11 +291,3 @@ def _read_progress(query: StreamingQuery) -> StreamProgress | None:
 
 def _number(rate: float) -> float:
     return rate if isfinite(rate) else 0.0
-
-
-def _wait_a_second(query: StreamingQuery) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    # It raises what ended the query; the caller asks for that when everything has been put away.
-    with suppress(StreamingQueryException):
-        query.awaitTermination(1)

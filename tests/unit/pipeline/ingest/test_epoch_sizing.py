@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from oncehouse.config.pipeline import Epoch
 from oncehouse.pipeline.ingest.epoch_sizing import (
+    FIRST_RECORDS,
     LEAST_RECORDS,
     EpochSize,
     SettledEpoch,
@@ -40,27 +41,63 @@ def follow(
     return seen
 
 
-def test_small_records_that_are_read_fast_are_bounded_by_their_number_alone():
+def test_the_first_epoch_is_small_and_the_next_ones_grow_to_what_was_asked():
     sizes = follow(first_size(LIMITS, 213), epochs=10, record_bytes=213, records_a_second=200_000)
-    assert {size.most_records for size in sizes} == {LIMITS.max_rows}
+    assert sizes[0].most_records == FIRST_RECORDS <= LIMITS.max_rows / 50
+    assert sizes[3].most_records == sizes[-1].most_records == LIMITS.max_rows
+
+
+def test_epochs_that_grow_take_no_longer_than_was_asked():
+    for speed in (500, 5_000, 20_000, 100_000, 1_000_000):
+        sizes = follow(first_size(LIMITS), epochs=12, record_bytes=200, records_a_second=speed)
+        # The first one is small whatever the speed; the others follow it.
+        assert all(size.most_records / speed <= 1.6 * LIMITS.max_seconds for size in sizes[1:]), speed
+
+
+def test_a_pipeline_that_is_killed_every_minute_settles_something_each_time():
+    """A Spark that takes 20 s to start, events that take a millisecond each."""
+    left, lives = 150_000, 0
+    while left > 0:
+        lives, alive, size = lives + 1, 40.0, first_size(LIMITS, 200)
+        while left > 0:
+            seen = SettledEpoch(
+                records=min(left, size.most_records),
+                size_bytes=200 * min(left, size.most_records),
+                seconds=0.6 + min(left, size.most_records) / 1_000,
+            )
+            if seen.seconds > alive:
+                break
+            left, alive = left - seen.records, alive - seen.seconds
+            size = adjust_size(size, seen, LIMITS)
+        assert lives < 10, f"{left} records are left after {lives} starts"
+
+
+def test_a_limit_below_the_size_of_a_first_epoch_holds_for_it_too():
+    assert first_size(Epoch(max_rows=30)).most_records == 30
 
 
 def test_large_records_are_bounded_by_their_bytes_from_the_first_epoch_on():
-    assert first_size(LIMITS, 1 << 20).most_records == LIMITS.max_bytes >> 20
+    first = first_size(LIMITS, 1 << 17)
+    assert first.most_records == (LIMITS.max_bytes >> 17) // 16
+    sizes = follow(first, epochs=4, record_bytes=1 << 17, records_a_second=1e6)
+    assert sizes[1].most_records == sizes[-1].most_records == LIMITS.max_bytes >> 17
 
 
 def test_records_that_turn_out_to_be_large_make_smaller_epochs_at_once():
-    sizes = follow(first_size(LIMITS), epochs=3, record_bytes=100_000, records_a_second=1e9)
+    full = EpochSize(most_records=LIMITS.max_rows)
+    sizes = follow(full, epochs=3, record_bytes=100_000, records_a_second=1e9)
     assert sizes[1].most_records == sizes[-1].most_records == LIMITS.max_bytes // 100_000
 
 
 def test_an_epoch_that_took_too_long_makes_the_next_as_long_as_was_asked():
-    sizes = follow(first_size(LIMITS), epochs=6, record_bytes=200, records_a_second=1_000)
+    full = EpochSize(most_records=LIMITS.max_rows, record_bytes=200)
+    sizes = follow(full, epochs=6, record_bytes=200, records_a_second=1_000)
     assert 15 <= sizes[1].most_records / 1_000 <= 1.25 * LIMITS.max_seconds
 
 
 def test_a_machine_that_is_fast_again_gets_large_epochs_again():
-    slow = follow(first_size(LIMITS), epochs=5, record_bytes=200, records_a_second=1_000)[-1]
+    full = EpochSize(most_records=LIMITS.max_rows, record_bytes=200)
+    slow = follow(full, epochs=5, record_bytes=200, records_a_second=1_000)[-1]
     assert (
         follow(slow, epochs=8, record_bytes=200, records_a_second=300_000)[-1].most_records == LIMITS.max_rows
     )
@@ -68,7 +105,7 @@ def test_a_machine_that_is_fast_again_gets_large_epochs_again():
 
 def test_small_epochs_say_nothing_about_how_large_one_may_be():
     sizes = follow(first_size(LIMITS), epochs=20, record_bytes=200, records_a_second=300_000, waiting=50)
-    assert {size.most_records for size in sizes} == {LIMITS.max_rows}
+    assert {size.most_records for size in sizes} == {FIRST_RECORDS}
     held = EpochSize(most_records=20_000, record_bytes=200)
     assert follow(held, epochs=20, record_bytes=200, records_a_second=300_000, waiting=50)[-1] == held
 
@@ -106,6 +143,6 @@ def test_at_a_steady_speed_the_bound_settles_and_stays_within_what_was_asked(
 
 
 def test_larger_records_lower_the_bound_after_the_first_epoch_that_has_them():
-    small = first_size(LIMITS, 200)
+    small = EpochSize(most_records=LIMITS.max_rows, record_bytes=200)
     seen = SettledEpoch(records=LIMITS.max_rows, size_bytes=int(LIMITS.max_rows * 20_000), seconds=5)
     assert adjust_size(small, seen, LIMITS).most_records <= LIMITS.max_bytes / 20_000
