@@ -114,7 +114,11 @@ LEASE_HELD = _gauge("lease_held", "pipeline stage", "1 while a process runs the 
 LEASE_TOKEN = _gauge(
     "lease_token", "pipeline stage", "the fencing token, which grows with each start and takeover"
 )
-PAUSED = _gauge("paused", "pipeline stage", "1 while the stage is paused, such as by backpressure")
+PAUSED = _gauge(
+    "paused",
+    "pipeline stage",
+    "1 while the stage is paused, by backpressure or because its server does not answer",
+)
 
 # What Spark says of its stream; only in `oncehouse run --metrics`.
 SPARK_BATCH = _gauge(

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oncehouse.config.pipeline import Kafka
-from oncehouse.errors import OncehouseError
+from oncehouse.monitoring.background_probe import BackgroundProbe
+from oncehouse.monitoring.unavailable import NoAnswer
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 
 if TYPE_CHECKING:
@@ -18,15 +19,22 @@ if TYPE_CHECKING:
 
 EndOffsets = dict[tuple[str, int], int]
 
+WAIT_SECONDS = 5.0
+"""How long a person waits for Kafka; its client takes much longer to give up."""
 
-def ask_kafka(kafka: Kafka | None) -> tuple[EndOffsets | None, str | None]:
+
+def ask_kafka(
+    kafka: Kafka | None, *, wait_seconds: float = WAIT_SECONDS
+) -> tuple[EndOffsets | None, str | None]:
     """Kafka's end offsets, or why they are not known; neither for a pipeline without Kafka."""
     if kafka is None:
         return None, None
-    try:
-        return read_ends(KafkaTopics(kafka)), None
-    except OncehouseError as error:
-        return None, str(error)
+    answer = BackgroundProbe(EndOffsetReader(kafka), refresh_seconds=0.0).read(wait_seconds=wait_seconds)
+    if not isinstance(answer, NoAnswer):
+        return answer, None
+    if answer.failed:
+        return None, answer.why
+    return None, f"Kafka at {kafka.bootstrap_servers} has not answered within {wait_seconds:g} s."
 
 
 def read_ends(topics: KafkaTopics) -> EndOffsets:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from sqlalchemy import Connection, insert, select, update
@@ -136,6 +137,38 @@ def note_pause(catalog: Catalog, lease: Lease, pause: str | None) -> None:
         )
 
     catalog.write(lease.stage, lease.token, run)
+
+
+class LeasePauses:
+    """What the holder of a lease waits for, by subject; safe to use from several threads.
+
+    What the catalog could not take, because it is away itself, is written the next time.
+    """
+
+    def __init__(self, catalog: Catalog, lease: Lease) -> None:
+        self._catalog = catalog
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._reasons: dict[str, str] = {}
+        self._written: str | None = None
+
+    def set(self, subject: str, reason: str | None) -> None:
+        """Raises FencedError when there is another holder."""
+        with self._lock:
+            if reason is None:
+                self._reasons.pop(subject, None)
+            else:
+                self._reasons[subject] = reason
+        self.write()
+
+    def write(self) -> None:
+        with self._lock:
+            pause = "; ".join(self._reasons.values()) or None
+            if pause == self._written:
+                return
+            with suppress(TransientError):
+                note_pause(self._catalog, self._lease, pause)
+                self._written = pause
 
 
 def list_leases(catalog: Catalog) -> tuple[Lease, ...]:

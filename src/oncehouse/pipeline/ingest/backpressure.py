@@ -12,15 +12,12 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration
-from oncehouse.errors import TransientError
-from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.stats.backlog import largest_epoch, sum_backlog
 from oncehouse.pipeline.spark.session import scratch_folder
 
@@ -29,13 +26,14 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Ledger, Pipeline
     from oncehouse.ledger.catalog.database import Catalog
-    from oncehouse.ledger.models import Lease
+    from oncehouse.ledger.catalog.leases import LeasePauses
 
 LEAST_FREE_BYTES = 1 << 30
 _LEAST_FREE_SHARE = 10
 # A paused ingest goes on only when a fifth of a bound is free again, so that it does not pause at every epoch.
 _SLACK = 5
 _POLL_SECONDS = 0.5
+_SUBJECT = "backpressure"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +155,12 @@ class BackpressureGate:
     """Waits before each epoch until there is room for it; the threads of one holder of the ingest lease share it."""
 
     def __init__(
-        self, pipeline: Pipeline, catalog: Catalog, lease: Lease, *, report: Callable[[str], None]
+        self, pipeline: Pipeline, catalog: Catalog, pauses: LeasePauses, *, report: Callable[[str], None]
     ) -> None:
+        """`pauses`: of the lease, which says that and why reading pauses."""
         self._pipeline = pipeline
         self._catalog = catalog
-        self._lease = lease
+        self._pauses = pauses
         self._report = report
         self._lock = threading.Lock()
         self._paused = False
@@ -188,19 +187,15 @@ class BackpressureGate:
         self._report(
             f"Pipeline {self._pipeline.pipeline}: reading pauses: {decision.reason}. {decision.advice}"
         )
-        self._note(decision.reason)
+        self._pauses.set(_SUBJECT, decision.reason)
 
     def _resume(self) -> None:
         if not self._change(paused=False):
             return
         self._report(f"Pipeline {self._pipeline.pipeline}: there is room again, reading goes on.")
-        self._note(None)
+        self._pauses.set(_SUBJECT, None)
 
     def _change(self, *, paused: bool) -> bool:
         with self._lock:
             changed, self._paused = self._paused != paused, paused
         return changed
-
-    def _note(self, pause: str | None) -> None:
-        with suppress(TransientError):
-            leases.note_pause(self._catalog, self._lease, pause)

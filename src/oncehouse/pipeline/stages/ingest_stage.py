@@ -21,6 +21,7 @@ from oncehouse.errors import (
     TransientError,
 )
 from oncehouse.ledger.catalog import rekey, requests
+from oncehouse.ledger.catalog.leases import LeasePauses
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline.dedup.index_compaction import compact
 from oncehouse.pipeline.ingest.backpressure import BackpressureGate
@@ -58,7 +59,8 @@ class IngestLeaseHolder:
         self._lease = lease or stages.leases[Stage.INGEST]
         self._on_epoch = stages.reporter.add_epoch
         self._say = stages.say
-        self._gate = BackpressureGate(stages.pipeline, self._catalog, self._lease, report=self._say)
+        self._pauses = LeasePauses(self._catalog, self._lease)
+        self._gate = BackpressureGate(stages.pipeline, self._catalog, self._pauses, report=self._say)
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._epoch_lock = threading.Lock()
         # Held while files are replaced or dropped: by merges, requests and retention. Epochs may read meanwhile.

@@ -28,6 +28,7 @@ from oncehouse.pipeline.formats.factory import needs_headers
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, read_dataframe, settle
 from oncehouse.pipeline.ingest.epoch_sizing import EpochSize, SettledEpoch, adjust_size, first_size
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
+from oncehouse.pipeline.ingest.kafka_probe import KafkaProbe
 from oncehouse.pipeline.ingest.kafka_source import (
     KafkaTopics,
     Positions,
@@ -45,6 +46,7 @@ from oncehouse.pipeline.spark.arrow_batches import HandoverChooser
 from oncehouse.pipeline.spark.job_errors import rebuild_error, translated_errors
 from oncehouse.pipeline.spark.session import scratch_folder
 from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
+from oncehouse.pipeline.stages.server_watch import TIMEOUT_SECONDS, Server, ServerWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,6 +84,21 @@ class KafkaIngestStage(IngestLeaseHolder):
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
+        probe = KafkaProbe(
+            self._topics.kafka, group=group_of(self._pipeline.pipeline), timeout_seconds=TIMEOUT_SECONDS
+        )
+        kafka = Server(
+            name=f"Kafka at {self._topics.kafka.bootstrap_servers}",
+            find_trouble=probe.find_trouble,
+            meanwhile="Nothing is read until it does; what was read is loaded.",
+        )
+        try:
+            with ServerWatch(kafka, self._pauses, say=self._say).watching():
+                self._run_streams(stop, once=once)
+        finally:
+            probe.close()
+
+    def _run_streams(self, stop: threading.Event, *, once: bool) -> None:
         failures, told = 0, ""
         # Events wait for a new rule only where the old one is not known, or where nothing goes on anyway.
         self._handler.rekeys = once or under_ledgers_rule(self._pipeline, self._catalog) is None

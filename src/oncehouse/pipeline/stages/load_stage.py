@@ -25,11 +25,13 @@ from oncehouse.common.tracing import add_attributes, span
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.leases import LeasePauses
 from oncehouse.ledger.models import Batch, BatchStatus, Lease, Part
 from oncehouse.pipeline.checks.preflight import read_tables, require_tables
 from oncehouse.pipeline.load.batch_planner import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
 from oncehouse.pipeline.load.insert_rate import TableRates
 from oncehouse.pipeline.load.insert_task import AttemptResult, load
+from oncehouse.pipeline.stages.server_watch import Server, ServerWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +81,15 @@ class LoadStage:
         self._limits = {name: self._pipeline.limits(name) for name in self._tables}
         self._facts: dict[str, TableFacts] = {}
         self._client = connect(pipeline.clickhouse)
-        self._away_since: float | None = None
+        self._server = ServerWatch(
+            Server(
+                name=f"ClickHouse at {self._client.address}",
+                find_trouble=self._find_trouble,
+                meanwhile="What is read waits in the ledger, and is inserted in large batches when it is back.",
+            ),
+            LeasePauses(catalog, lease),
+            say=say,
+        )
         self._in_flight: dict[str, tuple[Batch, Future[_Ended]]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
@@ -90,7 +100,10 @@ class LoadStage:
     def run(self, stop: threading.Event, drain: threading.Event) -> None:
         """Until `stop` is set, or until `drain` is set and everything that can be loaded is loaded."""
         told = ""
-        with ThreadPoolExecutor(len(self._tables), thread_name_prefix="oncehouse-load") as pool:
+        with (
+            self._server.watching(),
+            ThreadPoolExecutor(len(self._tables), thread_name_prefix="oncehouse-load") as pool,
+        ):
             while not (stop.is_set() and not self._in_flight):
                 try:
                     busy = self._step(pool, stopping=stop.is_set(), draining=drain.is_set())
@@ -111,7 +124,7 @@ class LoadStage:
         if stopping:
             return bool(self._in_flight)
         if self._tables_unseen:
-            if self._is_away():
+            if self._server.is_away():
                 return True
             require_tables(self._pipeline, self._catalog)
             self._tables_unseen = False
@@ -171,22 +184,10 @@ class LoadStage:
     def _may_cut(self, planned: PlannedBatch) -> bool:
         """A small batch only for a server that answers: once it is cut it cannot grow any more."""
         rows = sum(part.live_rows for part in planned.parts)
-        return rows >= self._limits[planned.table].min_rows or not self._is_away()
+        return rows >= self._limits[planned.table].min_rows or not self._server.is_away()
 
-    def _is_away(self) -> bool:
-        now = time.monotonic()
-        if self._away_since is not None and now - self._away_since < _AWAY_SECONDS:
-            return True
-        told, self._away_since = self._away_since is not None, None
-        if self._client.answers():
-            return False
-        if not told:
-            self._say(
-                f"ClickHouse at {self._client.address} does not answer. What is read meanwhile waits in the ledger, "
-                "and is inserted in large batches when it is back."
-            )
-        self._away_since = time.monotonic()
-        return True
+    def _find_trouble(self) -> str | None:
+        return None if self._client.answers() else "no answer to a ping"
 
     def _seconds_since(self, times: Mapping[str, float], table: str) -> float:
         """On this process's own clock: the catalog's may be set back."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Ledger, Pipeline
 from oncehouse.errors import FullDiskError, TransientError
-from oncehouse.ledger.catalog.leases import acquire, list_leases
+from oncehouse.ledger.catalog import leases
+from oncehouse.ledger.catalog.leases import LeasePauses, acquire, list_leases
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.ingest import backpressure
@@ -132,7 +133,8 @@ class GateSetup:
         self.looks = 0
         self.noted: list[str | None] = []
         lease = acquire(catalog, Stage.INGEST, holder="this test", lease_seconds=600)
-        self.gate = BackpressureGate(pipeline, catalog, lease, report=self.reported.append)
+        pauses = LeasePauses(catalog, lease)
+        self.gate = BackpressureGate(pipeline, catalog, pauses, report=self.reported.append)
         monkeypatch.setattr(backpressure, "read_storage_state", self._look)
         monkeypatch.setattr(backpressure, "_POLL_SECONDS", 0.0)
 
@@ -182,7 +184,7 @@ def test_a_catalog_without_space_for_the_note_still_reports_the_pause(setup, mon
     def refuse(*_arguments):
         raise TransientError("no space")
 
-    monkeypatch.setattr(backpressure.leases, "note_pause", refuse)
+    monkeypatch.setattr(leases, "note_pause", refuse)
     setup.disks = [FULL, replace(FULL, free_bytes=1 << 39)]
     assert setup.gate.wait(lambda: False)
     assert len(setup.reported) == 2

@@ -13,12 +13,12 @@ from ledger_examples import TABLE, make_part, make_registration, take_lease
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.catalog.batches import finish_attempt, list_batches, start_attempt
-from oncehouse.ledger.catalog.leases import acquire
+from oncehouse.ledger.catalog.leases import acquire, list_leases
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import BatchStatus, Stage
 from oncehouse.pipeline.load.insert_rate import InsertAnswer
 from oncehouse.pipeline.load.insert_task import AttemptResult
-from oncehouse.pipeline.stages import load_stage
+from oncehouse.pipeline.stages import load_stage, server_watch
 from oncehouse.pipeline.stages.load_stage import LoadStage
 
 PATIENCE_SECONDS = 30.0
@@ -161,6 +161,7 @@ def server(monkeypatch) -> FakeServer:
     monkeypatch.setattr(load_stage, "load", server.load)
     monkeypatch.setattr(load_stage, "read_tables", read_nothing)
     monkeypatch.setattr(load_stage, "_AWAY_SECONDS", 0.05)
+    monkeypatch.setattr(server_watch, "PROBE_SECONDS", 0.05)
     return server
 
 
@@ -187,14 +188,29 @@ def test_few_rows_are_not_cut_for_a_server_that_is_away_and_that_is_said_once(st
     assert stage.rows() == [11]
 
 
-def test_enough_rows_are_cut_unasked_and_nothing_beside_them_while_they_wait(stage, server):
+def test_a_server_that_goes_away_and_comes_back_is_told_of_and_noted_while_nothing_waits_for_it(
+    stage, server
+):
+    def note() -> str | None:
+        return next(lease.pause for lease in list_leases(stage.catalog) if lease.stage is Stage.LOAD)
+
+    wait_for(lambda: stage.said)
+    assert stage.said[0].startswith("ClickHouse at http://nowhere:8123 does not answer")
+    wait_for(lambda: note() is not None)
+    assert note() == "ClickHouse at http://nowhere:8123 does not answer (no answer to a ping)"
+    server.there = True
+    wait_for(lambda: len(stage.said) > 1)
+    assert "answers again" in stage.said[1]
+    wait_for(lambda: note() is None)
+
+
+def test_enough_rows_are_cut_whatever_the_server_says_and_nothing_beside_them_while_they_wait(stage, server):
     stage.register(MIN_ROWS)
     wait_for(lambda: stage.rows(BatchStatus.RETRY))
     for _ in range(4):
         stage.register(MIN_ROWS * 2)
     wait_for(lambda: len(stage.said) > 2)
     assert stage.rows() == [MIN_ROWS]
-    assert server.asked == 0
     server.there = True
     wait_for(lambda: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == MIN_ROWS * 9)
     assert stage.rows() == [MIN_ROWS, MIN_ROWS * 8], "what waited goes out as one batch"
