@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from oncehouse.errors import ConfigurationError
@@ -31,8 +31,13 @@ def make_private_folder(folder: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """An empty file that a library may then open by name; one that is there already is left as it is."""
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, _FILE_RIGHTS))
+    """An empty file that a library may then open by name; one that is there already is left as it is.
+
+    It is not even opened: to close a file gives up all POSIX locks that this process has on it, also those that SQLite
+    took for another connection. The next process to close the database would then delete the log that is in use.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _FILE_RIGHTS))
 
 
 def open_private(path: Path, *, new: bool) -> int:
