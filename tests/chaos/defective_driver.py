@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -220,7 +221,29 @@ def never_be_too_late() -> None:
     insert_task.SEND_WITHIN_SECONDS = 1e9
 
 
+def leave_rights_unexplained() -> None:
+    """What the operating system refuses comes from SQLite, in its words."""
+    database.database._make_file = lambda path, _: sqlite3.connect(path).execute("PRAGMA user_version")
+
+
+def refuse_batches_for_rights() -> None:
+    """A batch whose files may not be read is parked, as one that ClickHouse refuses."""
+    right = insert_task.send_batch
+
+    def send_or_refuse(plan):
+        from oncehouse.clickhouse.insert.outcome import Refused, Retryable
+
+        outcome = right(plan)
+        if isinstance(outcome, Retryable) and outcome.misconfigured:
+            return Refused(message=outcome.message, code=None, seconds=0.0, outcome_unknown=False)
+        return outcome
+
+    insert_task.send_batch = send_or_refuse
+
+
 DEFECTS = {
+    "rights unknown": leave_rights_unexplained,
+    "rights refuse batches": refuse_batches_for_rights,
     "offsets first": settle_offsets_first,
     "segments first": replace_segments_first,
     "no fencing": ignore_fencing,

@@ -35,6 +35,7 @@ FAULTS = {
     23: "a replica that lags answers a read that decides",
     25: "a Kafka leader dies, the log is cut and filled again",
     26: "a schema version lacks or renames a field of the identity",
+    28: "the SQLite catalog is locked, files of the ledger may not be read",
     29: "Kafka or ClickHouse is away under a running driver",
 }
 
@@ -120,6 +121,9 @@ SCENARIOS = (
     Scenario("log cut while a consumer is away", 25),
     Scenario("log cut under a running consumer", 25),
     Scenario("version without the identity", 26),
+    Scenario("SQLite catalog locked by a frozen process", 28),
+    Scenario("unreadable catalog", 28),
+    Scenario("unreadable file of the ledger", 28),
     Scenario("Kafka away under a driver", 29),
     Scenario("ClickHouse away under a driver", 29),
 )

@@ -46,10 +46,11 @@ from oncehouse.cli.sync import app as sync
 from oncehouse.cli.sync.pipeline import pipeline
 from oncehouse.common import structured_logging
 from oncehouse.common.extras import explain_missing
+from oncehouse.common.file_permissions import describe_denied
 from oncehouse.common.json_documents import Answer
 from oncehouse.common.redaction import redact
 from oncehouse.devstack.cli import app as dev
-from oncehouse.errors import MissingExtraError, OncehouseError
+from oncehouse.errors import ConfigurationError, MissingExtraError, OncehouseError
 
 _log = logging.getLogger("oncehouse.cli")
 
@@ -214,6 +215,9 @@ def _tell_missing_package(error: ImportError, arguments: list[str]) -> int:
 
 
 def _tell_defect(error: Exception, *, debug: bool) -> int:
+    if isinstance(error, PermissionError) and error.filename is not None:
+        show_error(describe_denied(error.filename, error))
+        return ConfigurationError.exit_code
     if structured_logging.is_started():
         _log.critical("this is a defect of oncehouse", exc_info=error)
         return DEFECT_EXIT_CODE

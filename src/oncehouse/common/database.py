@@ -6,8 +6,10 @@ here and one more run of the contract suites.
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +39,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from oncehouse.common.file_permissions import make_private_file, make_private_folder
+from oncehouse.common.file_permissions import describe_denied, make_private_file, make_private_folder
 from oncehouse.common.redaction import remember
+from oncehouse.common.sqlite_lock import WAIT_SECONDS, LockWait
 from oncehouse.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -58,6 +61,7 @@ _PASSING_SQLITE_CODES = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 }
+_DENIED_SQLITE_CODES = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _DAMAGED_SQLITE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SHUT_OUT_WORDS = (
     "does not exist",
@@ -71,6 +75,9 @@ _ABSENT_STATES = {"42P01", "42703"}
 _ABSENT_WORDS = ("no such table", "no such column", "has no column named")
 _POSTGRES_DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x6F6E6365
+_BUSY_MILLISECONDS = 60_000
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 # A peer that vanished without a word (a pulled cable, a forgetful firewall) is noticed in a minute, not in two hours.
 _KEEPALIVE = {
     "keepalives_idle": "30",
@@ -94,11 +101,20 @@ LOOKING = Patience(connect_seconds=5, statement_seconds=10, pool_seconds=5)
 """Of whoever shows how things stand, and has more to show than this database. Who works waits as long as it takes."""
 
 
-def open_engine(url: str, *, setting: str, ping: bool = True, patience: Patience | None = None) -> Engine:
+def open_engine(
+    url: str,
+    *,
+    setting: str,
+    ping: bool = True,
+    patience: Patience | None = None,
+    lock_seconds: float = WAIT_SECONDS,
+    report: Callable[[str], None] | None = None,
+) -> Engine:
     """`setting` is where the user wrote the URL: messages name it.
 
     `ping` asks PostgreSQL before each use of a connection whether it is there; who tries again anyway can do without.
-    Without `patience` it is waited for as long as it takes.
+    Without `patience` it is waited for as long as it takes. `report` is told for whom the write lock of a SQLite file
+    is waited for, up to `lock_seconds`.
     """
     remember(url)
     try:
@@ -114,7 +130,7 @@ def open_engine(url: str, *, setting: str, ping: bool = True, patience: Patience
             f"{setting} names the database {backend!r}; supported are " + " and ".join(_SUPPORTED)
         )
     if backend == "sqlite":
-        return _open_sqlite(url, parsed.database)
+        return _open_sqlite(url, parsed.database, setting=setting, lock_seconds=lock_seconds, report=report)
     try:
         engine = create_engine(
             url,
@@ -160,35 +176,90 @@ def keepalive_arguments(url: URL) -> dict[str, str]:
     return {name: value for name, value in _KEEPALIVE.items() if name not in url.query}
 
 
-def _open_sqlite(url: str, database: str | None) -> Engine:
-    if database and database != ":memory:" and not database.startswith("file:"):
-        make_private_folder(Path(database).parent)
-        # SQLite gives its log the rights of the file, and takes an empty file for a new database.
-        make_private_file(Path(database))
+def _make_file(path: Path, setting: str) -> None:
+    """An empty one where there is none, which SQLite takes for a new database, and gives its log the same rights."""
+    try:
+        make_private_folder(path.parent)
+        make_private_file(path)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise FullDiskError(
+                f"{setting}: no space is left for {path}. Nothing was written: free some space on its disk."
+            ) from error
+        raise ConfigurationError(f"{setting}: {describe_denied(path, error)}") from error
+    for name in ("", "-wal", "-shm"):
+        _require_rights(path.with_name(path.name + name), setting)
+    _require_rights(path.parent, setting, os.X_OK)
+
+
+def _require_rights(path: Path, setting: str, further: int = 0) -> None:
+    """Not by opening it, which would cost this process its locks on the file."""
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK | further, effective_ids=_EFFECTIVE_IDS):
+        refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise ConfigurationError(f"{setting}: {describe_denied(path, refused)}")
+
+
+def _open_sqlite(
+    url: str,
+    database: str | None,
+    *,
+    setting: str,
+    lock_seconds: float,
+    report: Callable[[str], None] | None,
+) -> Engine:
+    path = (
+        Path(database) if database and database != ":memory:" and not database.startswith("file:") else None
+    )
+    if path is not None:
+        _make_file(path, setting)
+    lock = None if path is None else LockWait(path, wait_seconds=lock_seconds, report=report)
     # Transactions are begun by hand (below), so that a writer takes its lock first and never deadlocks
     # by upgrading a read lock.
     engine = create_engine(
-        url, connect_args={"timeout": 60, "check_same_thread": False, "isolation_level": None}
+        url,
+        connect_args={
+            "timeout": _BUSY_MILLISECONDS / 1000,
+            "check_same_thread": False,
+            "isolation_level": None,
+        },
     )
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA busy_timeout=60000")
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}")
 
-    if database and database != ":memory:" and not database.startswith("file:"):
-        _follow_file(engine, Path(database))
+    if path is not None:
+        _follow_file(engine, path)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
         if connection.get_execution_options().get("oncehouse_writes", False):
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            if lock is None:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                lock.acquire(lambda seconds: _try_to_begin(connection, seconds))
         else:
             # It takes no lock and cannot fail, so it need not go the long way on which errors are wrapped.
             connection.connection.driver_connection.execute("BEGIN")
 
     return engine
+
+
+def _try_to_begin(connection: Connection, seconds: float) -> bool:
+    """Whether a transaction has begun that may write; False while another one may."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA busy_timeout={round(seconds * 1000)}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as error:
+        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}")
+    return True
 
 
 def _follow_file(engine: Engine, path: Path) -> None:
@@ -219,6 +290,8 @@ def _identify(path: Path) -> tuple[int, int] | None:
         found = path.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise TransientError(f"The database {describe_denied(path, error)}") from error
     return found.st_dev, found.st_ino
 
 
@@ -277,16 +350,28 @@ def wrap_error(
     line = _first_line(text)
     if absent and is_absent(error):
         return ConfigurationError(f"{what}: {line}. {absent}")
+    if is_damaged(error):
+        return CorruptFileError(
+            f"{what}: {where} is damaged ({line}); nothing was written. {damaged}".rstrip()
+        )
+    if (refused := _wrap_refused_write(error, what, where, line)) is not None:
+        return refused
+    return wrap_text(text, what=what, where=where, passing=is_passing(error))
+
+
+def _wrap_refused_write(error: DBAPIError, what: str, where: str, line: str) -> OncehouseError | None:
+    """By the disk, or by the rights of the file."""
     if is_full(error):
         return FullDiskError(
             f"{what}: no space is left for {where} ({line}). Nothing was written: free some space on its disk; it may "
             "be tried again."
         )
-    if is_damaged(error):
-        return CorruptFileError(
-            f"{what}: {where} is damaged ({line}); nothing was written. {damaged}".rstrip()
+    if is_denied(error):
+        return ConfigurationError(
+            f"{what}: {where} may not be written ({line}); nothing was. Give this user the right to write the file, "
+            "its folder and the files next to it, or run as the user that made them."
         )
-    return wrap_text(text, what=what, where=where, passing=is_passing(error))
+    return None
 
 
 def wrap_text(text: str, *, what: str, where: str, passing: bool) -> OncehouseError:
@@ -361,6 +446,14 @@ def is_passing(error: DBAPIError) -> bool:
         # The low byte is the primary code, the rest says more about it.
         return code & 0xFF in _PASSING_SQLITE_CODES
     return isinstance(error, OperationalError)
+
+
+def is_denied(error: DBAPIError) -> bool:
+    """Whether a SQLite file is not this user's to write."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return (
+        code is not None and code & 0xFF in _DENIED_SQLITE_CODES and code != sqlite3.SQLITE_READONLY_DBMOVED
+    )
 
 
 def is_damaged(error: DBAPIError) -> bool:

@@ -8,6 +8,7 @@ made a folder of our name, and only one that is ours is used.
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -47,6 +48,21 @@ def open_private(path: Path, *, new: bool) -> int:
     )
     os.fchmod(handle, _FILE_RIGHTS)
     return handle
+
+
+def describe_denied(path: object, error: OSError) -> str:
+    """What to do about a file or folder that this user may not use."""
+    return (
+        f"{path} cannot be used by the user {_user_name()} ({error.strerror or error}). Run as the user that made it, "
+        "or give this one the right to read and write it and the folders above it."
+    )
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def own_temporary_folder(name: str) -> Path:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # A person waits for the answer; a running pipeline is more patient.
 _RETRY_SECONDS = (0.2, 1.0)
+_LOCK_SECONDS = 5.0
 
 
 @contextmanager
@@ -42,6 +43,7 @@ def _open(pipeline: Pipeline, *, patience: Patience | None = None) -> Catalog:
         pipeline.pipeline,
         retry_seconds=_RETRY_SECONDS,
         patience=patience,
+        lock_seconds=_LOCK_SECONDS,
     )
 
 
@@ -130,4 +132,7 @@ def may_exist(url: str) -> bool:
     path = rest.partition("?")[0]
     if scheme.partition("+")[0] != "sqlite" or path.startswith("file:"):
         return True
-    return bool(path) and Path(path).is_file()
+    try:
+        return bool(path) and Path(path).is_file()
+    except OSError:
+        return True  # opening it says why it cannot be used

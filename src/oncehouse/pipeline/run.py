@@ -58,7 +58,7 @@ def run_pipeline(
     Raises ConfigurationError before any data moves, FencedError when another process took over, LeaseHeldError
     when one is running and `wait` is off.
     """
-    catalog = open_catalog(pipeline)
+    catalog = open_catalog(pipeline, report=say)
     stages = choose_stages(pipeline, only)
     # A process that does not read Kafka need not reach it.
     kafka = pipeline.source.kafka if Stage.INGEST in stages else None

@@ -80,6 +80,8 @@ class Retryable:
     seconds: float
     outcome_unknown: bool
     too_many_parts: bool
+    misconfigured: bool = False
+    """It failed before anything was sent, and does so until somebody changes the set-up."""
 
 
 @dataclass(frozen=True, kw_only=True)

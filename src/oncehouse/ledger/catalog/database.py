@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from oncehouse.common import database, failpoints, structured_logging
+from oncehouse.common.sqlite_lock import WAIT_SECONDS, LockedError
 from oncehouse.errors import (
     CatalogBehindError,
     ConfigurationError,
@@ -53,9 +54,14 @@ class Catalog:
         *,
         retry_seconds: tuple[float, ...] = _RETRY_SECONDS,
         patience: database.Patience | None = None,
+        lock_seconds: float = WAIT_SECONDS,
+        report: Callable[[str], None] | None = None,
     ) -> None:
+        """`report` is told who keeps the lock of a SQLite catalog, before `lock_seconds` are over."""
         self.pipeline = pipeline
-        self.engine = database.open_engine(url, setting="ledger.catalog", patience=patience)
+        self.engine = database.open_engine(
+            url, setting="ledger.catalog", patience=patience, lock_seconds=lock_seconds, report=report
+        )
         self.clock = database.DatabaseClock()
         self._steady = SteadyClock()
         self._writer = self.engine.execution_options(oncehouse_writes=True)
@@ -333,6 +339,8 @@ class Catalog:
         for seconds in self._retry_seconds:
             try:
                 return attempt()
+            except LockedError:
+                raise
             except TransientError:
                 time.sleep(seconds)
         return attempt()

@@ -20,9 +20,15 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-from oncehouse.common.file_permissions import make_private_file, make_private_folder
+from oncehouse.common.file_permissions import describe_denied, make_private_file, make_private_folder
 from oncehouse.common.redaction import hide_credentials
-from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
+from oncehouse.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FullDiskError,
+    OncehouseError,
+    TransientError,
+)
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.checksums import (
     BLOCK_BYTES,
@@ -93,12 +99,21 @@ class FileStore:
         Its size is checked, its bytes by `verify`.
         """
         path = self._cached(ref) if self._remote else self._folder / ref.path
-        try:
-            size: int | None = path.stat().st_size
-        except FileNotFoundError:
-            size = None
-        _require_size(ref, self._shown, size)
+        _require_size(ref, self._shown, self._readable_size(path))
         return path
+
+    def _readable_size(self, path: Path) -> int | None:
+        """Opened for it, because libraries that read it later have words of their own for a file that they may not."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreachable(error, str(path)) from error
+        try:
+            return os.fstat(handle).st_size
+        finally:
+            os.close(handle)
 
     def open(self, ref: FileRef) -> pa.NativeFile:
         """For reading a little of a large file: of a remote one no copy is made."""
@@ -196,7 +211,7 @@ class FileStore:
             # Folders may vanish while they are walked; os.walk passes over those.
             return sorted(
                 os.path.relpath(Path(folder) / name, self._folder)
-                for folder, _, names in os.walk(self._folder / prefix)
+                for folder, _, names in os.walk(self._folder / prefix, onerror=_refuse_denied)
                 for name in names
             )
         filesystem, root = self._filesystem()
@@ -308,5 +323,12 @@ def _mismatch(ref: FileRef, found: str) -> CorruptFileError:
     )
 
 
-def _unreachable(error: OSError, where: str) -> TransientError:
+def _refuse_denied(error: OSError) -> None:
+    if isinstance(error, PermissionError):
+        raise _unreachable(error, str(error.filename)) from error
+
+
+def _unreachable(error: OSError, where: str) -> OncehouseError:
+    if isinstance(error, PermissionError):
+        return ConfigurationError(f"ledger.files: {describe_denied(where, error)}")
     return TransientError(f"The ledger's files under {where} cannot be reached: {error}")

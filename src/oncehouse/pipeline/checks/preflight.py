@@ -7,7 +7,7 @@ when one of them is an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
 
 
-def open_catalog(pipeline: Pipeline) -> Catalog:
-    return Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
+def open_catalog(pipeline: Pipeline, *, report: Callable[[str], None] | None = None) -> Catalog:
+    return Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline, report=report)
 
 
 def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:

@@ -90,7 +90,7 @@ def import_files(
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Import until all is in ClickHouse, or until `stop` is set; the same call goes on where one was stopped."""
-    catalog = open_catalog(pipeline)
+    catalog = open_catalog(pipeline, report=say)
     try:
         require_dataframes(pipeline)
         list_files(job.place, job.format)  # so that a wrong folder is told before Spark is started

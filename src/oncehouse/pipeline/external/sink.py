@@ -81,7 +81,7 @@ class Sink:
         """
         if not isinstance(pipeline, Pipeline):
             pipeline = load_pipeline(pipeline)
-        catalog = open_catalog(pipeline)
+        catalog = open_catalog(pipeline, report=say)
         try:
             require_dataframes(pipeline)
             pipeline = prepare(pipeline, catalog, None, say=say).pipeline

@@ -34,7 +34,13 @@ from oncehouse.common import failpoints
 from oncehouse.common.backoff import Backoff
 from oncehouse.common.tracing import add_attributes, fail, span
 from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
-from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
+from oncehouse.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    OncehouseError,
+    PermanentError,
+    TransientError,
+)
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.marks import Sending, write_mark
@@ -93,9 +99,14 @@ def send_batch(plan: LoadPlan) -> InsertOutcome:
     deadline = plan.request.deadline and plan.request.deadline.counted_here(read_moment())
     try:
         rows = live_rows(FileStore(plan.files_root), plan.parts)
-    except TransientError as error:
+    except (ConfigurationError, TransientError) as error:
         return Retryable(
-            message=str(error), code=None, seconds=0.0, outcome_unknown=unknown, too_many_parts=False
+            message=str(error),
+            code=None,
+            seconds=0.0,
+            outcome_unknown=unknown,
+            too_many_parts=False,
+            misconfigured=isinstance(error, ConfigurationError),
         )
     except OncehouseError as error:
         return Refused(message=str(error), code=None, seconds=0.0, outcome_unknown=unknown)
@@ -257,7 +268,10 @@ def load(
     *,
     facts: TableFacts | None,
 ) -> AttemptResult:
-    """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
+    """One attempt at one batch, from the catalog to ClickHouse and back to the catalog.
+
+    Raises ConfigurationError where this machine keeps the files of the batch from being read.
+    """
     table = next(found for found in pipeline.tables if found.name == batch.table)
     opened = open_attempt(pipeline, batch, facts)
     count = None if opened.count is None else str(opened.count)
@@ -287,4 +301,6 @@ def load(
         detail=result.detail,
         wait_seconds=result.wait_seconds,
     )
+    if isinstance(outcome, Retryable) and outcome.misconfigured:
+        raise ConfigurationError(outcome.message)  # the batch waits for the next run
     return result

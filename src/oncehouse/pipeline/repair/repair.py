@@ -106,7 +106,7 @@ def apply_repair(
         planned, aside = _bring_back(pipeline, found, given_again=given_again)
         if planned.refused:
             return RepairResult(catalog=planned, put_aside=None, done=(), refused=())
-    catalog = open_catalog(pipeline)
+    catalog = open_catalog(pipeline, report=say)
     try:
         with _all_leases(pipeline, catalog) as held:
             check_rule(pipeline, catalog)
