@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,6 +78,7 @@ _SETTINGS = {
     "spark.executor.defaultJavaOptions": _JAVA_OPTIONS,
 }
 _JAVA_ENDS_SECONDS = 5.0
+_SIGNALLED = 128
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
@@ -90,6 +92,8 @@ def open_session(
     stop: threading.Event | None = None,
 ) -> SparkSession:
     """Start Spark, or join the session that runs; raises ConfigurationError when it cannot start.
+
+    Raises TransientError where its Java is killed while it starts.
 
     A cluster's executors are waited for and looked at, unless `stop` is set meanwhile.
     """
@@ -140,10 +144,30 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
         if is_full(str(error)):
             raise rebuild_error(pipeline.pipeline, str(error)) from error
+        if _was_killed(error):
+            raise name_lost_java(pipeline) from error
         raise ConfigurationError(
             f"Spark does not start with master {pipeline.spark.master!r}: {find_reason(str(error))}. Java 17 or 21 is "
             f"needed. What Spark said is in {log}."
         ) from error
+
+
+def _was_killed(error: BaseException) -> bool:
+    """Whether a signal has ended the Java that was to start, so that it may start the next time."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    # Before it has said where it listens, PySpark keeps it in a variable alone.
+    found = (frame.f_locals.get("proc") for frame, _ in traceback.walk_tb(error.__traceback__))
+    java = getattr(SparkContext._gateway, "proc", None) or next(  # noqa: SLF001 - PySpark has no public name for it
+        (process for process in found if isinstance(process, subprocess.Popen)), None
+    )
+    if java is None or isinstance(error, Py4JJavaError):
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        java.wait(timeout=_JAVA_ENDS_SECONDS)
+    # By a signal: of the process itself, or as a shell or Java says it.
+    return java.returncode is not None and (java.returncode < 0 or java.returncode > _SIGNALLED)
 
 
 def runs_java() -> bool:

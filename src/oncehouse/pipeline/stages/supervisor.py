@@ -96,9 +96,16 @@ class StageSupervisor:
         )
         try:
             # Started only now: a process that waits for a lease, or is refused one, needs no Spark.
-            self.spark = self._given_spark or open_session(
-                self.pipeline, self._jars, say=self.say, stop=self.stop
-            )
+            try:
+                self.spark = self._given_spark or open_session(
+                    self.pipeline, self._jars, say=self.say, stop=self.stop
+                )
+            except TransientError:
+                if not self.stop.is_set():
+                    raise
+                # A supervisor may end the whole group of processes: Spark's Java too, while it starts.
+                self._raise_failure()
+                return self.reporter.result()
             try:
                 self._work(once=once)
             finally:
