@@ -50,6 +50,7 @@ def freeze_and_wake(live_pipeline: LivePipeline, *, defect: str = "") -> None:
         )
         assert leases.list_leases(live_pipeline.catalog) == before[2], "a driver that was followed goes on"
         assert frozen.wait() == 4, live_pipeline.log()[-2000:]
+        assert "Traceback" not in live_pipeline.log()
     assert (
         epochs.list_epochs(live_pipeline.catalog),
         live_pipeline.batches(),

@@ -37,6 +37,7 @@ def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_pipeline, 
     finally:
         process.kill()
         process.wait()
-    assert ended_with == code, (live_pipeline.folder / "process.log").read_text()[-2000:]
+    assert ended_with == code, live_pipeline.log()[-2000:]
+    assert "Traceback" not in live_pipeline.log()
     live_pipeline.run()
     live_pipeline.assert_exact()

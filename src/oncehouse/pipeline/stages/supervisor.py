@@ -25,6 +25,7 @@ from oncehouse.pipeline.checks.preflight import with_merging_fields_if_up
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.maintenance.retention import retain
 from oncehouse.pipeline.spark.job_errors import translated_errors
+from oncehouse.pipeline.spark.log_filters import hide_known_traces
 from oncehouse.pipeline.spark.session import close_session, has_ended, name_lost_java, open_session
 from oncehouse.pipeline.stages.ingest_stage import IngestStage
 from oncehouse.pipeline.stages.load_stage import LoadStage
@@ -95,6 +96,7 @@ class StageSupervisor:
             on_resumed=lambda: require_current(self.catalog, FileStore(self.pipeline.ledger.files)),
         )
         try:
+            hide_known_traces()
             # Started only now: a process that waits for a lease, or is refused one, needs no Spark.
             try:
                 self.spark = self._given_spark or open_session(
