@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -191,6 +192,7 @@ def frozen(pipeline, catalog, fresh, store) -> SimpleNamespace:
     register(catalog, ingest.token, make_registration())
     batch = make_batch(*open_parts(catalog))
     create_batches(catalog, load.token, [batch])
+    before_attempt = remember(catalog)
     attempt = start_attempt(catalog, load.token, batch.batch_id)
 
     def overtake():
@@ -202,7 +204,13 @@ def frozen(pipeline, catalog, fresh, store) -> SimpleNamespace:
     def wake_up():
         write_mark(catalog, store, Stage.LOAD, load.token, Sending(attempt=attempt, epoch=1))
 
-    return SimpleNamespace(overtake=overtake, wake_up=wake_up, batch_id=batch.batch_id, load=load)
+    return SimpleNamespace(
+        overtake=overtake,
+        wake_up=wake_up,
+        batch_id=batch.batch_id,
+        load=load,
+        before_attempt=before_attempt,
+    )
 
 
 def test_a_process_that_was_overtaken_sends_nothing_and_lowers_no_mark(frozen, store):
@@ -290,10 +298,9 @@ def test_an_epoch_that_was_confirmed_to_its_giver_is_marked(pipeline, catalog, f
     assert "epoch 1 was confirmed to whoever gave its rows" in str(describe_ahead(fresh, store))
 
 
-def test_a_mark_that_comes_while_another_process_takes_over_is_not_lost(
-    frozen, catalog, fresh, store, pipeline
-):
-    """It is written after the other one has taken the lease, and before that one reads the marks."""
+@contextmanager
+def late_mark(frozen):
+    """The frozen process writes its mark after another one has taken the lease, before that one reads the marks."""
     put = FileStore.replace
     late: list[object] = []
 
@@ -303,13 +310,33 @@ def test_a_mark_that_comes_while_another_process_takes_over_is_not_lost(
             frozen.wake_up()
         put(self, path, content)
 
-    end_process(fresh)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileStore, "replace", replace)
+        yield
+
+
+def test_a_mark_that_comes_while_another_process_takes_over_is_not_lost(
+    frozen, catalog, fresh, store, pipeline
+):
+    end_process(fresh)
+    with late_mark(frozen):
         take(pipeline, fresh, Stage.LOAD, "second")
     assert [mark.batch_id for mark in list_marks(store, "shop") if mark.stage is Stage.LOAD] == [
         frozen.batch_id
     ]
+
+
+def test_a_loss_that_shows_only_while_another_process_takes_over_is_refused(
+    pipeline, catalog, fresh, store, frozen
+):
+    """What the frozen process had confirmed was lost before its mark was written."""
+    lose_since(catalog, frozen.before_attempt)
+    end_process(fresh)
+    with late_mark(frozen), pytest.raises(CatalogBehindError, match=frozen.batch_id):
+        take(pipeline, fresh, Stage.LOAD, "second")
+    assert all(lease.expires_at == 0 for lease in leases.list_leases(fresh)), "a refused lease is given back"
+    with pytest.raises(CatalogBehindError, match=frozen.batch_id):
+        take(pipeline, fresh, Stage.LOAD, "third")
 
 
 def test_a_refused_lease_that_cannot_be_given_back_does_not_hide_why(

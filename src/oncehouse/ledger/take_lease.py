@@ -41,6 +41,9 @@ def take_lease(
         if given >= lease.token:
             lease = leases.acquire(catalog, stage, holder=holder, lease_seconds=pipeline.lease, above=given)
         mark_lease(catalog, store, stage, lease.token)
+        if not may_be_behind:
+            # A former holder that wakes up may have sent rows of what was lost until the new mark stood there.
+            require_current(catalog, store)
     except BaseException:
         with suppress(OncehouseError):
             leases.release(catalog, lease)  # it runs out by itself; what went wrong before must be told
