@@ -17,9 +17,17 @@ from ledger_examples import (
     register_epochs,
     take_lease,
 )
-from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
+from oncehouse.errors import ConfigurationError, DataLossError, OffsetGapError, PermanentError
 from oncehouse.ledger.catalog import schema
-from oncehouse.ledger.catalog.batches import create_batches, list_parts, open_parts
+from oncehouse.ledger.catalog.batches import (
+    create_batches,
+    find_batch,
+    finish_attempt,
+    list_parts,
+    open_parts,
+    retry_parked,
+    start_attempt,
+)
 from oncehouse.ledger.catalog.epochs import (
     list_all_letter_files,
     list_dead_letter_files,
@@ -35,7 +43,18 @@ from oncehouse.ledger.catalog.epochs import (
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request, finish_request, list_requests, open_requests
 from oncehouse.ledger.catalog.segments import list_segments, replace_segments
-from oncehouse.ledger.models import Counts, DuplicateFile, EpochKind, OffsetRange, RequestKind, Stage
+from oncehouse.ledger.models import (
+    AttemptOutcome,
+    Batch,
+    BatchStatus,
+    Counts,
+    DuplicateFile,
+    EpochKind,
+    OffsetRange,
+    Registration,
+    RequestKind,
+    Stage,
+)
 
 
 def rows_of(catalog) -> dict[str, int]:
@@ -229,24 +248,87 @@ def test_dead_letters_are_tried_again_once(catalog):
     assert rows_of(catalog) == before
 
 
-def test_a_batch_that_changed_meanwhile_is_not_replaced_and_nothing_is_registered(catalog):
+def park(catalog, load: int, batch_id: str) -> None:
+    settle_attempt(catalog, load, batch_id, BatchStatus.PARKED, AttemptOutcome.UNKNOWN)
+
+
+def settle_attempt(catalog, load: int, batch_id: str, status: BatchStatus, outcome: AttemptOutcome) -> None:
+    attempt = start_attempt(catalog, load, batch_id)
+    finish_attempt(catalog, load, attempt, status=status, outcome=outcome)
+
+
+def load_retried(catalog, load: int, batch_id: str) -> None:
+    retry_parked(catalog, batch_id)
+    settle_attempt(catalog, load, batch_id, BatchStatus.IN_CLICKHOUSE, AttemptOutcome.INSERTED)
+
+
+def park_again(catalog, load: int, batch_id: str) -> None:
+    """The retry's answer was lost, so its rows may be there."""
+    retry_parked(catalog, batch_id)
+    settle_attempt(catalog, load, batch_id, BatchStatus.PARKED, AttemptOutcome.UNKNOWN)
+
+
+def begin_retry(catalog, load: int, batch_id: str) -> None:
+    retry_parked(catalog, batch_id)
+    start_attempt(catalog, load, batch_id)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [lambda catalog, _, batch_id: retry_parked(catalog, batch_id), begin_retry, load_retried, park_again],
+    ids=["asked to be retried", "on its way", "loaded", "parked again"],
+)
+def test_a_parked_batch_that_was_retried_meanwhile_is_not_replaced_and_nothing_is_registered(
+    catalog, meanwhile
+):
+    """It was retried after its rows were counted, and they may be in the table by now."""
     token = register_epochs(catalog, 1)
     load = take_lease(catalog, Stage.LOAD)
-    batch = make_batch(*open_parts(catalog))
-    create_batches(catalog, load, [batch])
-    again = make_part("again", epoch=2)
-    refill = make_registration(
+    created = make_batch(*open_parts(catalog))
+    create_batches(catalog, load, [created])
+    park(catalog, load, created.batch_id)
+    counted = find_batch(catalog, created.batch_id)
+    refill = make_refill(counted)
+    meanwhile(catalog, load, created.batch_id)
+    before = find_batch(catalog, created.batch_id)
+    with pytest.raises(PermanentError, match="has changed"):
+        register(catalog, token, refill)
+    assert next_epoch(catalog) == 2
+    assert find_batch(catalog, created.batch_id) == before
+
+
+def test_a_parked_batch_that_has_not_changed_is_replaced(catalog):
+    token = register_epochs(catalog, 1)
+    load = take_lease(catalog, Stage.LOAD)
+    created = make_batch(*open_parts(catalog))
+    create_batches(catalog, load, [created])
+    park(catalog, load, created.batch_id)
+    register(catalog, token, make_refill(find_batch(catalog, created.batch_id)))
+    assert find_batch(catalog, created.batch_id).status is BatchStatus.REPLACED
+    with pytest.raises(ConfigurationError, match="REPLACED"):
+        retry_parked(catalog, created.batch_id)
+
+
+def make_refill(*replaced: Batch) -> Registration:
+    return make_registration(
         2,
         kind=EpochKind.REFILL,
         counts=Counts(),
         ranges=(),
         key_files=(),
         topic_ids={},
-        parts=(again,),
-        replaced_batches=(batch.batch_id,),
+        parts=(replace(make_part("again", epoch=2), key_file="keys-1"),),
+        replaced_batches=replaced,
     )
+
+
+def test_a_batch_that_waits_is_not_replaced(catalog):
+    token = register_epochs(catalog, 1)
+    load = take_lease(catalog, Stage.LOAD)
+    created = make_batch(*open_parts(catalog))
+    create_batches(catalog, load, [created])
     with pytest.raises(PermanentError, match="has changed"):
-        register(catalog, token, replace(refill, parts=(replace(again, key_file="keys-1"),)))
+        register(catalog, token, make_refill(find_batch(catalog, created.batch_id)))
     assert next_epoch(catalog) == 2
 
 

@@ -261,7 +261,8 @@ class Registration:
     dead_letter_files: tuple[DeadLetterFile, ...] = ()
     segments: tuple[Segment, ...] = ()
     tried_dead_letter_files: tuple[str, ...] = ()
-    replaced_batches: tuple[str, ...] = ()
+    replaced_batches: tuple[Batch, ...] = ()
+    """As they were when their rows were found to be absent; they must not have changed since."""
     request: int | None = None
     identity: Identity | None = None
     """The rule by which its ids were made; the ledger must have the same."""

@@ -25,7 +25,7 @@ from oncehouse.ledger.catalog.schema import (
     ranges,
 )
 from oncehouse.ledger.catalog.segments import insert_segments
-from oncehouse.ledger.models import BatchStatus, EpochKind, OffsetRange, Registration, Stage
+from oncehouse.ledger.models import Batch, BatchStatus, EpochKind, OffsetRange, Registration, Stage
 
 
 def register(catalog: Catalog, token: int, registration: Registration) -> None:
@@ -198,8 +198,8 @@ def _insert_files(connection: Connection, catalog: Catalog, registration: Regist
         )
     for name in registration.tried_dead_letter_files:
         _mark_tried(connection, catalog, name, registration.epoch)
-    for batch_id in registration.replaced_batches:
-        _replace_batch(connection, catalog, batch_id)
+    for batch in registration.replaced_batches:
+        _replace_batch(connection, catalog, batch)
     insert_segments(connection, catalog, registration.segments, now)
 
 
@@ -220,20 +220,23 @@ def _mark_tried(connection: Connection, catalog: Catalog, name: str, epoch: int)
         )
 
 
-def _replace_batch(connection: Connection, catalog: Catalog, batch_id: str) -> None:
+def _replace_batch(connection: Connection, catalog: Catalog, batch: Batch) -> None:
+    # A parked batch may have been retried since, and be on its way, in ClickHouse or parked again.
     replaced = connection.execute(
         update(batches)
         .where(
             batches.c.pipeline == catalog.pipeline,
-            batches.c.batch_id == batch_id,
+            batches.c.batch_id == batch.batch_id,
             batches.c.status.in_([BatchStatus.IN_CLICKHOUSE, BatchStatus.PARKED]),
+            batches.c.status == batch.status,
+            batches.c.attempts == batch.attempts,
         )
         .values(status=BatchStatus.REPLACED)
     )
     if replaced.rowcount != 1:
         raise PermanentError(
-            f"Pipeline {catalog.pipeline}: batch {batch_id} has changed while its rows were to be sent again; "
-            "nothing was registered. Ask once more."
+            f"Pipeline {catalog.pipeline}: batch {batch.batch_id} has changed while its rows were to be sent "
+            "again: it was retried, or replaced. Nothing was registered. Ask once more."
         )
 
 

@@ -58,13 +58,13 @@ class RefillPlan:
     duplicate_files: tuple[FileRef, ...]
 
 
-def gone_batches(candidates: Sequence[Batch], rows_by_batch: Mapping[str, int]) -> tuple[str, ...]:
+def gone_batches(candidates: Sequence[Batch], rows_by_batch: Mapping[str, int]) -> tuple[Batch, ...]:
     """Loaded or parked batches of which ClickHouse has no row; raises when it has only some."""
     gone = []
     for batch in candidates:
         found = rows_by_batch.get(batch.batch_id, 0)
         if found == 0:
-            gone.append(batch.batch_id)
+            gone.append(batch)
         elif found != batch.rows:
             raise PermanentError(
                 f"{batch.table} holds {found} of the {batch.rows} rows of batch {batch.batch_id}. Filling the "
@@ -80,16 +80,20 @@ def refill(
     token: int,
     *,
     table: str,
-    gone: Sequence[str],
+    gone: Sequence[Batch],
     request: int,
 ) -> int:
-    """Register parts that bring into the table what it lacks; returns their rows."""
+    """Register parts that bring into the table what it lacks; returns their rows.
+
+    `gone` are batches as they were before their rows were looked for: one that was retried since is refused.
+    """
+    gone_ids = {batch.batch_id for batch in gone}
     epoch = epochs.next_epoch(catalog)
     started_at = catalog.now()
     present = batches.list_parts(catalog, table=table)
     again = [
         replace(part, part=f"{epoch:010d}-again-{number}", epoch=epoch, batch_id=None)
-        for number, part in enumerate(part for part in present if part.batch_id in set(gone))
+        for number, part in enumerate(part for part in present if part.batch_id in gone_ids)
     ]
     made = _decode_missing(spark, pipeline, catalog, epoch, token, table, {part.key_file for part in present})
     registration.register(
