@@ -72,6 +72,7 @@ _USERS = {
         ("INSERT, SHOW ON *.*", "SELECT ON *.*", "REVOKE SELECT ON system.processes"),
     ),
     "of_one_table": ("plain", ("INSERT, SELECT ON of_one_table.events", "SELECT ON system.processes")),
+    "of_a_view": ("plain", ("INSERT, SELECT ON of_a_view.*", "SELECT ON system.processes")),
     "dropper": ("plain", (*_LOADING, "DROP TABLE, TRUNCATE ON *.*")),
     "granter": ("plain", (*_LOADING, "ROLE ADMIN ON *.*")),
     "some_shards": ("some_shards", (*_LOADING, "CREATE TEMPORARY TABLE, REMOTE ON *.*")),

@@ -9,6 +9,7 @@ from clickhouse_connect.driver import exceptions as driver
 from oncehouse.clickhouse.client import error_class, failure_of
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert import insert_batch as insert
+from oncehouse.clickhouse.insert import lost_answer
 from oncehouse.clickhouse.insert.deadline import Deadline, Moment
 from oncehouse.clickhouse.insert.insert_batch import FEW_ATTEMPTS, insert_batch
 from oncehouse.clickhouse.insert.lost_answer import RetryDecision, decide_retry
@@ -207,6 +208,37 @@ def test_an_insert_that_the_query_log_has_as_done_has_reached_the_views():
     outcome = insert_batch(FakeClient(present=10, views=True, logged=True), AGAIN, ROWS)
     assert isinstance(outcome, AlreadyThere)
     assert not outcome.views_unproven
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("views", [False, True])
+def test_a_table_that_merges_rows_is_not_sent_again_what_the_query_log_has_as_done(views, forgotten):
+    """Fewer rows than were sent are usual there, and its views may have forgotten what they got."""
+    client = FakeClient(present=4, views=views, logged=True, remembers=True)
+    request = replace(AGAIN, merges_rows=True, may_be_forgotten=forgotten)
+    outcome = insert_batch(client, request, ROWS)
+    if views or forgotten:
+        assert outcome == AlreadyThere(rows=4, seconds=outcome.seconds, views_unproven=False)
+    assert ("insert" in client.calls) is not (views or forgotten)
+
+
+def test_a_log_proves_nothing_of_rows_of_which_there_is_none():
+    """A server that died may remember a token without rows, and have dropped the repeat that the log has."""
+    request = replace(AGAIN, merges_rows=True, may_be_forgotten=True)
+    assert isinstance(insert_batch(FakeClient(views=True, logged=True), request, ROWS), PartlyThere)
+
+
+@pytest.mark.parametrize("present", [0, 4])
+def test_a_table_that_merges_rows_is_parked_where_a_view_may_have_forgotten_the_token(monkeypatch, present):
+    client = FakeClient(present=present, views=True, remembers=True)
+    request = replace(AGAIN, merges_rows=True)
+    monkeypatch.setattr(lost_answer, "find_forgetful_target", lambda *_, found: "d.sums")
+    outcome = insert_batch(client, request, ROWS)
+    assert isinstance(outcome, PartlyThere)
+    assert "d.sums, to which a materialized view writes them, may have forgotten" in outcome.message
+    assert "insert" not in client.calls
+    monkeypatch.setattr(lost_answer, "find_forgetful_target", lambda *_, found: None)
+    assert isinstance(insert_batch(client, request, ROWS), Inserted)
 
 
 def test_the_query_log_is_asked_from_the_day_of_the_first_attempt_on():

@@ -30,6 +30,9 @@ _LOG = (
     "AND table = {table:String} AND zookeeper_exception = '' AND is_session_expired = 0"
 )
 
+# ClickHouse refuses an insert into more partitions than this (max_partitions_per_insert_block).
+_MOST_PARTITIONS = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCount:
@@ -88,3 +91,8 @@ def blocks_between(then: BlockCount | None, now: BlockCount | None) -> int | Non
     if then is None or now is None or then.uuid != now.uuid or now.blocks < then.blocks:
         return None
     return now.blocks - then.blocks
+
+
+def most_own_blocks(attempts: int, facts: TableFacts | None) -> int:
+    """How many blocks so many inserts may have made: the measure where the table shows no count."""
+    return attempts * (_MOST_PARTITIONS if facts is not None and facts.partition_key else 1)

@@ -28,6 +28,7 @@ from oncehouse.clickhouse.insert.outcome import (
     Stopwatch,
 )
 from oncehouse.clickhouse.insert.session_fence import end_session
+from oncehouse.clickhouse.insert.view_memory import find_forgetful_target
 from oncehouse.clickhouse.insert.view_proof import has_finished
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import TransientError
@@ -47,16 +48,17 @@ class RetryDecision(StrEnum):
     PARTLY_THERE = "partly there"
 
 
-def decide_retry(request: InsertRequest, *, found: int) -> RetryDecision:
+def decide_retry(request: InsertRequest, *, found: int, finished: bool = False) -> RetryDecision:
     """What to do when earlier attempts are ended and the table holds `found` rows of the batch.
 
     - All rows: they are never sent again, whatever is known of the token, because views are proven in other ways.
-    - A part of them: the batch is sent again if the table surely remembers its token and so drops what it has.
+    - A part of them: the batch is sent again if the table surely remembers its token and so drops what it has. Of a
+      table that merges rows they are all that is left of it where an earlier attempt is known to have `finished`.
     - None: it is sent again, unless the token may be forgotten and the table merges rows away.
     """
     if found > request.rows:
         return RetryDecision.PARTLY_THERE
-    if found == request.rows:
+    if found == request.rows or (request.merges_rows and 0 < found and finished):
         return RetryDecision.ALREADY_THERE
     if not request.may_be_forgotten:
         return RetryDecision.INSERT
@@ -86,14 +88,20 @@ def check_before_retry(client: Client, request: InsertRequest, stopwatch: Stopwa
     """The outcome that the rows in the table already decide; None if the batch is to be sent."""
     partitions = count_by_partition(client, request.table, request.batch_column, request.batch_id)
     found = sum(partitions.values())
-    match decide_retry(request, found=found):
+    viewed = (request.merges_rows or found == request.rows) and has_views(client, request.table)
+    # Of a table that merges rows a count below all of them is usual; the log is asked where sending again may harm.
+    asked = 0 < found <= request.rows and (viewed or (request.merges_rows and request.may_be_forgotten))
+    finished = asked and has_finished(client, request.earlier_query_ids, since=request.earlier_began)
+    match decide_retry(request, found=found, finished=finished):
         case RetryDecision.INSERT:
+            if viewed and (target := find_forgetful_target(client, request, found=found)) is not None:
+                why = f"and {target}, to which a materialized view writes them, may have forgotten its token"
+                return _partly_there(request, partitions, stopwatch, why)
             return None
         case RetryDecision.ALREADY_THERE:
-            unproven = has_views(client, request.table) and not has_finished(
-                client, request.earlier_query_ids, since=request.earlier_began
+            return AlreadyThere(
+                rows=found, seconds=stopwatch.seconds(), views_unproven=viewed and not finished
             )
-            return AlreadyThere(rows=found, seconds=stopwatch.seconds(), views_unproven=unproven)
         case RetryDecision.PARTLY_THERE:
             return _partly_there(request, partitions, stopwatch, "and its token may be forgotten")
 
@@ -125,10 +133,17 @@ def _partly_there(
 ) -> PartlyThere:
     found = sum(partitions.values())
     shown = ", ".join(f"{name}: {count}" for name, count in sorted(partitions.items())[:20])
+    advice = (
+        "The table merges rows, so what it lacks cannot be told. If the server's query log has the insert and this user "
+        "may read it (GRANT SELECT ON system.query_log), `oncehouse batches retry` settles the batch; else truncate the "
+        "table and what its materialized views write to, or take a new table, and let `oncehouse replay --table` fill it"
+        if request.merges_rows
+        else "Delete the batch's rows from the table, and what materialized views made of them, then let `oncehouse "
+        "replay --table` send them again under a new batch id"
+    )
     return PartlyThere(
         message=f"batch {request.batch_id}: {request.table} holds {found} of its {request.rows} rows {why} "
-        f"(rows by partition: {shown or 'none'}). Delete the batch's rows from the table, then let "
-        "`oncehouse replay --table` send them again under a new batch id",
+        f"(rows by partition: {shown or 'none'}). {advice}",
         found=found,
         rows=request.rows,
         partitions=tuple(sorted(partitions.items())),

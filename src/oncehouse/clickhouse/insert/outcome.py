@@ -22,7 +22,11 @@ class InsertRequest:
     rows: int
     earlier_query_ids: tuple[str, ...]
     earlier_began: float | None = None
-    """When the first of them began."""
+    """When the first of them that may have sent rows began, by the catalog's clock."""
+    clock_difference: float = 0.0
+    """By how much that clock and ClickHouse's may differ."""
+    attempts_since: int = 0
+    """How many inserts into the table the catalog has begun since then; of a table that merges rows."""
     outcome_unknown: bool
     """An earlier attempt may have written rows (`Attempt.may_have_sent` of the catalog)."""
     may_be_forgotten: bool

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
+from oncehouse.clickhouse.insert.block_counts import (
+    BlockCount,
+    blocks_between,
+    most_own_blocks,
+    read_block_count,
+)
 from oncehouse.clickhouse.insert.deadline import (
     LOOKUP_TIMEOUT_SECONDS,
     read_moment,
@@ -32,9 +37,6 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.models import Attempt, Batch
-
-# ClickHouse refuses an insert into more partitions than this (max_partitions_per_insert_block).
-_MOST_PARTITIONS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,7 @@ def is_doubtful(
     first, timeout = doubtful[0], pipeline.clickhouse.insert_timeout
 
     def count_own() -> int:
-        attempts = batches.count_attempts(catalog, table, since=first.started_at)
-        return attempts * (_MOST_PARTITIONS if facts is not None and facts.partition_key else 1)
+        return most_own_blocks(batches.count_attempts(catalog, table, since=first.started_at), facts)
 
     return may_forget_attempt(
         facts,

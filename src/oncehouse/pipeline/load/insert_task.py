@@ -203,6 +203,10 @@ def plan_load(
 ) -> LoadPlan:
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
     doubtful = tuple(past for past in earlier if past.may_have_sent)
+    merges_rows = facts is None or facts.loses_rows
+    attempts_since = 0
+    if doubtful and merges_rows:
+        attempts_since = batches.count_attempts(catalog, table.name, since=doubtful[0].started_at)
     return LoadPlan(
         clickhouse=pipeline.clickhouse,
         files_root=pipeline.ledger.files,
@@ -216,10 +220,12 @@ def plan_load(
             rows=batch.rows,
             earlier_query_ids=tuple(past.query_id for past in earlier),
             earlier_began=doubtful[0].started_at if doubtful else None,
+            clock_difference=pipeline.max_clock_difference,
+            attempts_since=attempts_since,
             outcome_unknown=bool(doubtful),
             may_be_forgotten=bool(doubtful)
             and is_doubtful(pipeline, catalog, facts, table.name, doubtful, attempt),
-            merges_rows=facts is None or facts.loses_rows,
+            merges_rows=merges_rows,
             deadline=Deadline(began=opened.began, seconds=SEND_WITHIN_SECONDS),
             session=attempt.query_id if pipeline.clickhouse.insert_sessions else None,
             earlier_sessions=open_sessions(pipeline, doubtful, attempt),
