@@ -97,6 +97,12 @@ def log_view_name(database: str, topic: Topic) -> str:
     return f"{database}.{topic.topic}Log"
 
 
+def is_log_view(view: str, target: str) -> bool:
+    """Whether a materialized view (`database.view`) is the log of a Fact. It may log a repeat: it counts blocks."""
+    database, _, name = view.partition(".")
+    return name.endswith("Log") and target == f"{database}.Log"
+
+
 def log_view_ddl(
     database: str,
     topic: Topic,

@@ -7,7 +7,7 @@ template and block with expectations. Nothing is changed: a finding gives the st
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.create_table import widen_window_ddl
 from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.clickhouse.preflight.check import Finding, Level
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
 from oncehouse.etl.preflight.table_info import TableState, read_tables, window_setting
 from oncehouse.etl.quality.expectations import check_columns
-from oncehouse.etl.steps.destination_check import LEAST_BLOCKS
+from oncehouse.etl.steps.destination_check import LEAST_BLOCKS, check_view_targets, read_destination
 from oncehouse.etl.steps.late_row_repair import KEEPING_ENGINES
 from oncehouse.etl.steps.transforms import find_transform, read_columns
 
@@ -45,9 +46,20 @@ def inspect_lineage(client: Client, lineage: Sequence[Topic], database: str) -> 
         for topic in lineage
         for finding in (
             *evaluate_topic(topic, tables, database),
+            *_inspect_memory(client, topic, tables.get(topic.dst)),
             *_try_transform(client, topic, tables, database),
         )
     )
+
+
+def _inspect_memory(client: Client, topic: Topic, state: TableState | None) -> Iterator[Finding]:
+    """Of a step: the tables behind its Fact's materialized views."""
+    if topic.is_source or topic.template != Template.STEP or state is None or not state.is_merge_tree:
+        return
+    if (facts := describe_table(client, topic.dst)) is None:
+        return
+    destination = read_destination(client, facts)
+    yield from check_view_targets(topic, destination.views)
 
 
 def _try_transform(

@@ -1,32 +1,57 @@
-"""Whether a Fact table remembers what was inserted: before a step.
+"""Whether a Fact table, and each table that its materialized views fill, remembers what was inserted: before a step.
 
-A step relies on the table's memory of tokens. A table that remembers nothing is refused with the statement that
-helps. What a table holds that may have forgotten is in `range_presence.py`.
+A step relies on their memory of tokens. A table that remembers nothing is refused with the statement that helps. What
+a table holds that may have forgotten is in `range_presence.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
+from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
+from oncehouse.clickhouse.preflight.requirements import Needs
+from oncehouse.clickhouse.preflight.views import ViewFacts, check_views, read_views
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Template, Topic
+from oncehouse.etl.step_log import is_log_view
 
 LEAST_BLOCKS = 100
+_REPEAT_SECONDS = 600.0
+# A range runs again before any other of its topic, so one insert lies between a step and its repeat.
+_WINDOW = WindowNeeds(min_interval_seconds=_REPEAT_SECONDS, retry_horizon_seconds=_REPEAT_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DestinationTable:
-    """A Fact table, and how far it and the tables behind its materialized views remember."""
+    """A Fact table, and what its materialized views fill."""
 
     facts: TableFacts
-    narrowest: TableFacts
-    """Of all of them, the one that remembers the fewest blocks."""
-    window_seconds: float | None
-    """After so long the first of them forgets; None: by number only."""
+    views: tuple[ViewFacts, ...] = ()
+    """Views that an INSERT reaches, those behind their targets included, without the scheduler's own log."""
+
+    @property
+    def tables(self) -> tuple[TableFacts, ...]:
+        """All that must remember an INSERT, as far as this user sees them."""
+        targets = (view.facts for view in self.views if view.facts is not None)
+        return (self.facts, *(target for target in targets if target.is_merge_tree))
+
+    @property
+    def narrowest(self) -> TableFacts:
+        """Of all of them, the one that remembers the fewest blocks."""
+        return min(self.tables, key=lambda table: table.window_blocks)
+
+    @property
+    def window_seconds(self) -> float | None:
+        """After so long the first of them forgets; None: by number only."""
+        return min(
+            (one.window_seconds for one in self.tables if one.window_seconds is not None), default=None
+        )
 
 
 def check_destination(client: Client, topic: Topic) -> DestinationTable:
@@ -37,17 +62,32 @@ def check_destination(client: Client, topic: Topic) -> DestinationTable:
             f"Topic {topic.topic}: its table {topic.dst} does not exist on {client.address}. Create it, or correct "
             "`dst` in the lineage."
         )
-    tables: tuple[TableFacts, ...] = (facts,)
-    if topic.template == Template.STEP:
-        tables = (facts, *_read_view_targets(client, facts))
-        for table in tables:
-            _check_memory(topic, table)
-    seconds = [table.window_seconds for table in tables if table.window_seconds is not None]
-    return DestinationTable(
-        facts=facts,
-        narrowest=min(tables, key=lambda table: table.window_blocks),
-        window_seconds=min(seconds, default=None),
-    )
+    if topic.template != Template.STEP:
+        return DestinationTable(facts=facts)
+    destination = read_destination(client, facts)
+    _check_memory(topic, facts)
+    doubling = [one for one in check_view_targets(topic, destination.views) if one.level is Level.ERROR]
+    if doubling:
+        listed = " ".join(f"{one.where}: {one.what}; {one.advice}." for one in doubling)
+        raise ConfigurationError(
+            f"Topic {topic.topic}: a step that runs again after a crash would be doubled behind {topic.dst}. {listed}"
+        )
+    return destination
+
+
+def read_destination(client: Client, facts: TableFacts) -> DestinationTable:
+    views = tuple(view for view in read_views(client, facts) if not is_log_view(view.view, view.target))
+    return DestinationTable(facts=facts, views=views)
+
+
+def check_view_targets(topic: Topic, views: Iterable[ViewFacts]) -> Iterator[Finding]:
+    """What would double a repeated step behind the Fact table. Pure."""
+    needs = Needs(table=topic.dst, columns={}, batch_column="", id_column=None, window=_WINDOW)
+    for view in views:
+        is_narrow = view.facts is not None and view.facts.window_blocks >= LEAST_BLOCKS
+        for finding in objections(check_views([view], needs)):
+            # As for the Fact itself: a narrow memory is a warning, none is an error.
+            yield replace(finding, level=Level.WARNING) if is_narrow else finding
 
 
 def explain_overflow(topic: Topic, narrowest: TableFacts) -> str:
@@ -87,19 +127,3 @@ def _check_memory(topic: Topic, facts: TableFacts) -> None:
 def _widen(facts: TableFacts, blocks: int) -> str:
     table = f"{quote(facts.database)}.{quote(facts.table)}"
     return f"ALTER TABLE {table} MODIFY SETTING {facts.window_setting} = {blocks}"
-
-
-def _read_view_targets(client: Client, facts: TableFacts) -> tuple[TableFacts, ...]:
-    """Tables that materialized views fill from this one; each needs a memory of its own.
-
-    Targets that keep no memory at all (a Buffer before a log, say) take what comes, twice after a crash.
-    """
-    if not facts.views:
-        return ()
-    rows = client.query(
-        "SELECT target_database || '.' || target_table FROM system.tables WHERE engine = 'MaterializedView' "
-        "AND database || '.' || name IN {views:Array(String)} AND target_table != ''",
-        {"views": list(facts.views)},
-    )
-    found = (describe_table(client, name) for (name,) in rows if name.count(".") == 1)
-    return tuple(target for target in found if target is not None and target.is_merge_tree)
