@@ -454,7 +454,7 @@ def test_a_view_that_would_take_a_repeated_batch_twice_is_refused(shop, engine):
         if engine.is_idempotent:
             CustomerSync.sync_batch_from_storage()
             return
-        with pytest.raises(ConfigurationError, match="materialized view .*seeing writes to .*seen"):
+        with pytest.raises(ConfigurationError, match=r"materialized view .*seeing writes to .*seen"):
             CustomerSync.sync_batch_from_storage()
         (problem,) = plan_table(client, CustomerSync.declaration()).problems
         statement = problem.rpartition("run: ")[2]
