@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from oncehouse.clickhouse.insert import repeatable_block
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging import clickhouse_handler
 from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, classify_error
@@ -265,6 +269,52 @@ def test_two_groups_that_write_to_one_table_take_nothing_from_each_other(setup):
         consumer.batch("t")(setup.handler(lambda batch: [json.loads(value) for value in batch.values]))
         consumer.run_until_idle(for_seconds=30)
     assert setup.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(40, 20)]
+
+
+def insert_as_others(setup, blocks: int) -> None:
+    """So many blocks of one row."""
+    setup.ask(
+        "INSERT INTO {database}.events SELECT number, 'other' FROM numbers("
+        + str(blocks)
+        + ") SETTINGS max_block_size = 1, min_insert_block_size_rows = 1, max_insert_threads = 1"
+    )
+
+
+@contextmanager
+def lose_answer(setup, clickhouse, others: int, **options) -> Iterator[ClickHouseHandler]:
+    """A handler whose first INSERT arrived without an answer, before others inserted so many blocks."""
+    setup.create(settings="SETTINGS non_replicated_deduplication_window = 1000")
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
+        url = f"{proxy.url}/{setup.url.rpartition('/')[2]}"
+        small = {"insert_timeout": "10s", "retry_horizon": "10s"}
+        handler = setup.handler(url=url, **small, **options)
+        proxy.inject(DropAnswer())
+        with pytest.raises(TransientError):
+            handler(Batch("events/0/0-1", (1, 2)))
+        assert proxy.happened[DropAnswer] == 1
+        insert_as_others(setup, others)
+        yield handler
+
+
+@pytest.mark.parametrize("options", [{}, {"insert_sessions": False}], ids=["sessions", "none"])
+def test_a_batch_is_not_sent_again_when_others_may_have_pushed_its_token_out(setup, clickhouse, options):
+    with lose_answer(setup, clickhouse, 1_001, **options) as handler:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=r"100\d since.*delete those that are there"):
+                handler(Batch("events/0/0-1", (1, 2)))
+        assert setup.count() == 1_003
+        handler(Batch("events/0/2-3", (3, 4)))
+        assert setup.count() == 1_005
+
+
+def test_a_batch_is_sent_again_while_the_table_remembers_it(setup, clickhouse):
+    with lose_answer(setup, clickhouse, 2) as handler:
+        handler(Batch("events/0/0-1", (1, 2)))
+        assert setup.count() == 4
+        insert_as_others(setup, 1_001)
+        # The outcome is known now: the same batch is one that was given out again, and counts from here.
+        handler(Batch("events/0/2-3", (3, 4)))
+        assert setup.count() == 1_007
 
 
 def test_after_a_failure_that_nobody_has_listed_no_batch_is_taken_apart():

@@ -440,11 +440,15 @@ def test_a_batch_that_is_there_is_not_sent_again_and_unproven_views_are_named(
         CustomerSync.sync_batch_from_storage()
         assert len(sent) == 1
         assert count_ann() == 1
-        told = [record.getMessage() for record in caplog.records if "materialized views" in record.getMessage()]
+        told = [
+            record.getMessage() for record in caplog.records if "materialized views" in record.getMessage()
+        ]
         assert told == [] if known else len(told) == 1
 
 
-@pytest.mark.parametrize("engine", [Append(), Collapsing(), Replacing()], ids=["append", "signs", "replacing"])
+@pytest.mark.parametrize(
+    "engine", [Append(), Collapsing(), Replacing()], ids=["append", "signs", "replacing"]
+)
 def test_a_view_that_would_take_a_repeated_batch_twice_is_refused(shop, engine):
     with changed({CustomerSync: {"engine": engine}}):
         client = CustomerSync.open_clickhouse()

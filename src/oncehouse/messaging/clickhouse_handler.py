@@ -14,6 +14,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
@@ -25,7 +26,8 @@ from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.error_codes import VALUES, ErrorCode
 from oncehouse.clickhouse.errors import FailureKind
 from oncehouse.clickhouse.identifiers import split_table
-from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
+from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
+from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, Moment, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
 from oncehouse.clickhouse.insert.session_fence import explain_session, make_open_settings, session_settings
@@ -33,7 +35,7 @@ from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import Needs
 from oncehouse.clickhouse.preflight.table import check_window
 from oncehouse.clickhouse.preflight.views import check_views, read_views
-from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.field_types import Seconds
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
@@ -125,7 +127,8 @@ class ClickHouseHandler:
         self._send_within = min(SEND_WITHIN_SECONDS, horizon)
         self._interval_seconds = processes / inserts_per_second
         self._turns = self._join_turns()
-        self._checked = False
+        self._facts: TableFacts | None = None
+        self._unknown: dict[str, _Sent] = {}
 
     def _join_turns(self) -> InsertTurns:
         named = split_table(self.table)
@@ -133,14 +136,15 @@ class ClickHouseHandler:
         return turns_of(self.client.address, table, self._interval_seconds)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_turns"}
+        own: dict[str, Any] = {"_turns": None, "_unknown": {}}
+        return {name: own.get(name, value) for name, value in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._turns = self._join_turns()
 
     def __call__(self, batch: TokenBatch) -> None:
-        if not self._checked:
+        if self._facts is None:
             self.check()
         # From here on, so that one who stands still with the batch in hand does not send it when others have.
         deadline = Deadline(began=read_moment(), seconds=self._send_within)
@@ -149,10 +153,38 @@ class ClickHouseHandler:
         token: str = getattr(batch, "insert_token", batch.token)
         if not _is_empty(rows):
             self._take_turn(deadline, token)
+        sent_before = self._unknown.get(token)
         try:
-            send_rows(self.client, self.table, rows, token=token, deadline=deadline)
+            send_rows(self.client, self.table, rows, token=token, deadline=deadline, open_session=self._open)
+        except _TokenForgottenError:
+            raise
         except OncehouseError as error:
+            if sent_before is None and not failure_of(error).outcome_unknown:
+                self._unknown.pop(token, None)
             raise classify_error(error, f"{self.table}: batch {token}") from error
+        self._unknown.pop(token, None)
+
+    def _open(self, token: str) -> Mapping[str, Any]:
+        """What the INSERT is sent with. Refuses where the table may have the rows and not know the token."""
+        settings, count = _open(self.client, self.table, token, self._facts)
+        before = self._unknown.setdefault(token, _Sent(count=count, began=read_moment()))
+        if before.count is None or self._facts is None:
+            return settings
+        blocks = blocks_between(before.count, count)
+        since = Deadline(began=before.began, seconds=0.0).elapsed(read_moment())
+        ahead = self.client.config.insert_timeout
+        if blocks is None or not self._facts.remembers(
+            blocks_since=blocks, seconds_since=since, seconds_ahead=ahead
+        ):
+            raise _TokenForgottenError(
+                f"{self.table}: batch {token}: the answer to its INSERT was lost {since:.0f} s ago, and the table, "
+                f"which remembers {self._facts.window_blocks} blocks, has taken "
+                f"{'others' if blocks is None else blocks} since. It may have forgotten the batch, so nothing "
+                "is sent. Look for the batch's rows in the table and in what its "
+                "materialized views write to, delete those that are there, and start the consumer again, which sends "
+                f"the batch. Then raise {self._facts.window_setting}, or let fewer programs insert into the table"
+            )
+        return settings
 
     def _take_turn(self, deadline: Deadline, token: str) -> None:
         if not self._turns.wait(deadline.seconds - deadline.elapsed(read_moment())):
@@ -183,7 +215,19 @@ class ClickHouseHandler:
         if wrong:
             listed = "\n".join(f"{found.where}: {found.what}; {found.advice}" for found in wrong)
             raise ConfigurationError(f"a batch that comes again would be taken twice.\n{listed}")
-        self._checked = True
+        self._facts = facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sent:
+    """A batch whose outcome is not known: how many blocks the table had taken before it first left, and when."""
+
+    count: BlockCount | None
+    began: Moment
+
+
+class _TokenForgottenError(ConfigurationError):
+    """A batch may be in the table, and the table may not know it any more."""
 
 
 def _is_empty(rows: Rows) -> bool:
@@ -197,45 +241,51 @@ def _is_empty(rows: Rows) -> bool:
 
 
 def send_rows(
-    client: Client, table: str, rows: Rows, *, token: str, deadline: Deadline | None = None
+    client: Client,
+    table: str,
+    rows: Rows,
+    *,
+    token: str,
+    deadline: Deadline | None = None,
+    open_session: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> None:
     """One INSERT of one block under the token; nothing at all for no rows."""
     deadline = deadline or Deadline(began=read_moment(), seconds=SEND_WITHIN_SECONDS)
+    opening = open_session or (lambda token: _open(client, table, token)[0])
     try:
-        _send(client, table, rows, token, deadline)
+        match rows:
+            case pa.Table() | pa.RecordBatch():
+                if (block := _as_block(rows)) is not None:
+                    names, stream = tuple(block.schema.names), encode_block(block)
+                    client.insert_arrow(table, names, stream, opening(token), deadline)
+            case bytes():
+                if rows.strip():
+                    settings = {**opening(token), **_LINE_SETTINGS}
+                    client.insert_lines(table, pa.py_buffer(rows), settings, deadline)
+            case _:
+                lines = b"\n".join(_encode_row(row) for row in rows)
+                if lines:
+                    settings = {**opening(token), **_LINE_SETTINGS}
+                    client.insert_lines(table, pa.py_buffer(lines), settings, deadline)
     except OncehouseError as error:
         raise explain_session(error) from error.__cause__
 
 
-def _send(client: Client, table: str, rows: Rows, token: str, deadline: Deadline) -> None:
-    match rows:
-        case pa.Table() | pa.RecordBatch():
-            if (block := _as_block(rows)) is not None:
-                names, stream = tuple(block.schema.names), encode_block(block)
-                client.insert_arrow(table, names, stream, _open(client, table, token), deadline)
-        case bytes():
-            if rows.strip():
-                settings = {**_open(client, table, token), **_LINE_SETTINGS}
-                client.insert_lines(table, pa.py_buffer(rows), settings, deadline)
-        case _:
-            lines = b"\n".join(_encode_row(row) for row in rows)
-            if lines:
-                settings = {**_open(client, table, token), **_LINE_SETTINGS}
-                client.insert_lines(table, pa.py_buffer(lines), settings, deadline)
-
-
-def _open(client: Client, table: str, token: str) -> Mapping[str, Any]:
+def _open(
+    client: Client, table: str, token: str, facts: TableFacts | None = None
+) -> tuple[Mapping[str, Any], BlockCount | None]:
     """Open a session for the batch, and what its INSERT is sent with to need it.
 
     All who send the batch mean the same session, which the first INSERT that runs in it uses up. An earlier one that
-    comes late finds none; one that is still arriving holds it, and then this fails, to be tried again.
+    comes late finds none; one that is still arriving holds it, and then this fails, to be tried again. With the facts
+    of the table, the same request counts its blocks.
     """
     settings = repeatable_settings(client, token, f"oncehouse-{uuid.uuid4()}")
     if not client.config.insert_sessions:
-        return settings
+        return settings, None if facts is None else read_block_count(client, table, facts)
     session = session_of(table, token)
-    client.query("SELECT 1", settings=make_open_settings(session))
-    return {**settings, **session_settings(session)}
+    count = read_block_count(client, table, facts, make_open_settings(session))
+    return {**settings, **session_settings(session)}, count
 
 
 def session_of(table: str, token: str) -> str:

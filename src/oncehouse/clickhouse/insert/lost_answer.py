@@ -58,7 +58,7 @@ def decide_retry(request: InsertRequest, *, found: int, finished: bool = False) 
     """
     if found > request.rows:
         return RetryDecision.PARTLY_THERE
-    if found == request.rows or (request.merges_rows and 0 < found and finished):
+    if found == request.rows or (request.merges_rows and found > 0 and finished):
         return RetryDecision.ALREADY_THERE
     if not request.may_be_forgotten:
         return RetryDecision.INSERT
@@ -134,9 +134,10 @@ def _partly_there(
     found = sum(partitions.values())
     shown = ", ".join(f"{name}: {count}" for name, count in sorted(partitions.items())[:20])
     advice = (
-        "The table merges rows, so what it lacks cannot be told. If the server's query log has the insert and this user "
-        "may read it (GRANT SELECT ON system.query_log), `oncehouse batches retry` settles the batch; else truncate the "
-        "table and what its materialized views write to, or take a new table, and let `oncehouse replay --table` fill it"
+        "The table merges rows, so what it lacks cannot be told. If the server's query log has the insert and this "
+        "user may read it (GRANT SELECT ON system.query_log), `oncehouse batches retry` settles the batch; else "
+        "truncate the table and what its materialized views write to, or take a new table, and let `oncehouse replay "
+        "--table` fill it"
         if request.merges_rows
         else "Delete the batch's rows from the table, and what materialized views made of them, then let `oncehouse "
         "replay --table` send them again under a new batch id"

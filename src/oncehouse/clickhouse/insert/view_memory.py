@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.insert.outcome import InsertRequest
     from oncehouse.clickhouse.table_info import TableFacts
 
-# Parts that were there before the moment show the last block before it. Merged parts are newer, so what they hold may be
-# counted although it came before, and never the other way round. Plain tables number their blocks through, replicated
-# ones in each partition, from 0.
+# Parts that were there before the moment show the last block before it. Merged parts are newer, so what they hold may
+# be counted although it came before, and never the other way round. Plain tables number their blocks through,
+# replicated ones in each partition, from 0.
 _BLOCKS = (
     "SELECT max(max_block_number), countIf(modification_time < {since:DateTime('UTC')}), "
     "maxIf(max_block_number, modification_time < {since:DateTime('UTC')}) "

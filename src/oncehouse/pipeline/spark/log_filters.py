@@ -24,7 +24,7 @@ def hide_known_traces() -> None:
 
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_is_news)
-    AccumulatorServer.handle_error = _handle_error
+    setattr(AccumulatorServer, "handle_error", _handle_error)  # noqa: B010 - typed as a method, which is not assigned
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from oncehouse.common import structured_logging
 from oncehouse.common.file_permissions import make_private_folder
@@ -281,8 +281,9 @@ class KafkaIngestStage(IngestLeaseHolder):
 
         # It raises what ended the query; the caller asks for that when everything has been put away.
         with suppress(StreamingQueryException):
+            pause = cast("int", 1 / _LOOKS_A_SECOND)  # A part of a second is allowed, whatever its type says.
             for _ in range(_LOOKS_A_SECOND):
-                if query.awaitTermination(1 / _LOOKS_A_SECOND) or self._resizing.is_set():
+                if query.awaitTermination(pause) or self._resizing.is_set():
                     return
 
     def _end(self, query: StreamingQuery) -> None:

@@ -19,7 +19,9 @@ def _hide(monkeypatch) -> None:
     # As they were before, for the tests that follow.
     for logger in (logging.getLogger(), clientserver.logger, java_gateway.logger):
         monkeypatch.setattr(logger, "filters", list(logger.filters))
-    monkeypatch.setattr(AccumulatorServer, "handle_error", socketserver.BaseServer.handle_error, raising=False)
+    monkeypatch.setattr(
+        AccumulatorServer, "handle_error", socketserver.BaseServer.handle_error, raising=False
+    )
     hide_known_traces()
 
 

@@ -282,7 +282,8 @@ def write_json(message: Message) -> str:
         # A type that the schema does not hold: its name, and its bytes.
         url, value = (getattr(message, name) for name in ("type_url", "value"))
         return _dump({"@type": url, "value": base64.b64encode(value).decode()})
-    return _dump(_sort_maps(found, message.DESCRIPTOR))
+    descriptor: Any = message.DESCRIPTOR
+    return _dump(_sort_maps(found, descriptor))
 
 
 def _dump(found: Any) -> str:
