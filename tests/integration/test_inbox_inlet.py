@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -209,6 +211,41 @@ def test_a_stop_lets_a_request_that_has_begun_be_answered(stored, monkeypatch):
         stop.set()
         assert answer.result(20).status_code == 201
         serving.result(20)
+
+
+def test_silent_connections_shut_nobody_out(stored):
+    stop = threading.Event()
+    with (
+        listen("127.0.0.1", 0) as listener,
+        ThreadPoolExecutor() as pool,
+        ExitStack() as opened,
+    ):
+        address = listener.getsockname()
+        serving = pool.submit(
+            run_server, InboxEndpoint({"orders": stored}).app, listener, stop, drain_seconds=1
+        )
+        try:
+            for number in range(300):
+                source = (f"127.0.0.{2 + number % 3}", 0)
+                opened.enter_context(socket.create_connection(address, source_address=source))
+            url = f"http://127.0.0.1:{address[1]}/messages/orders"
+            assert httpx.post(url, content=b"v", headers={"Idempotency-Key": "a"}).status_code == 201
+        finally:
+            stop.set()
+        serving.result(20)
+
+
+def test_many_health_checks_ask_the_database_once(stored, monkeypatch):
+    checks = []
+    monkeypatch.setattr(stored, "check", lambda: checks.append(1))
+
+    async def ask_often():
+        app = InboxEndpoint({"orders": stored}).app
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://inlet") as client:
+            return await asyncio.gather(*(client.get("/health") for _ in range(50)))
+
+    assert {response.status_code for response in asyncio.run(ask_often())} == {200}
+    assert len(checks) == 1
 
 
 def test_a_port_that_is_taken_is_told():
