@@ -1,87 +1,59 @@
 """`GET /metrics` for a process that has no web server of its own: `oncehouse metrics --listen` and `oncehouse run`.
 
-One thread per scrape, so that a slow scrape delays no other; each scrape reads the current values.
+Each scrape reads the current values, at most two at once: a slow one does not delay the next.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterable
-from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oncehouse.common.http_auth import HttpAuth
-from oncehouse.errors import ConfigurationError
+from oncehouse.common.http_server import HttpServer, open_listener
 from oncehouse.metrics.exposition import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prometheus_client import CollectorRegistry
 
-_PLAIN = "text/plain; charset=utf-8"
+_CONCURRENT_SCRAPES = 2
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _QuietHandler(WSGIRequestHandler):
-    timeout = 30
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the library gives it
-        """Scrapes are not logged."""
-
-
-class MetricsServer:
+class MetricsServer(HttpServer):
     """Listens from its creation until `close`."""
 
     def __init__(self, auth: HttpAuth, registry: CollectorRegistry) -> None:
-        kind = _Server6 if ":" in auth.host else _Server
-        try:
-            self._server = make_server(auth.host, auth.port, make_app(auth, registry), kind, _QuietHandler)
-        except OSError as error:
-            raise ConfigurationError(
-                f"metrics cannot be served on {auth.host}:{auth.port} ({error.strerror or error}); name another "
-                "address"
-            ) from error
-        self.port = int(self._server.server_port)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="oncehouse-metrics", daemon=True
+        listener = open_listener(
+            auth.host, auth.port, what="the metrics endpoint", advice="name another address"
         )
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(make_app(auth, registry), listener, name="oncehouse-metrics", drain_seconds=1.0)
 
 
-def make_app(auth: HttpAuth, registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]:
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+def make_app(auth: HttpAuth, registry: CollectorRegistry) -> ASGIApp:
+    slots = asyncio.Semaphore(_CONCURRENT_SCRAPES)
+
+    async def respond(request: Request) -> Response:
         # A client with the token may use any host name: a page in a browser does not know the token.
-        if auth.token is None and not auth.knows(environ.get("HTTP_HOST", "")):
-            return _refuse(start, "421 Misdirected Request", "unknown host name")
-        if not auth.authorizes_header(environ.get("HTTP_AUTHORIZATION", "")):
-            return _refuse(start, "401 Unauthorized", "a bearer token is needed")
-        if environ.get("PATH_INFO") != "/metrics" or environ.get("REQUEST_METHOD") != "GET":
-            return _refuse(start, "404 Not Found", "only GET /metrics is served")
+        if auth.token is None and not auth.knows(request.headers.get("host", "")):
+            return PlainTextResponse("unknown host name\n", status_code=421)
+        if not auth.authorizes_header(request.headers.get("authorization", "")):
+            return PlainTextResponse("a bearer token is needed\n", status_code=401)
+        if request.url.path != "/metrics" or request.method != "GET":
+            return PlainTextResponse("only GET /metrics is served\n", status_code=404)
         try:
-            body, content_type = write_text(registry, environ.get("HTTP_ACCEPT", ""))
+            async with slots:
+                body, content_type = await run_in_threadpool(
+                    write_text, registry, request.headers.get("accept", "")
+                )
         except Exception as error:  # noqa: BLE001 - a request's edge: the next scrape may do better
-            return _refuse(start, "500 Internal Server Error", f"unexpected {type(error).__name__}")
-        start("200 OK", [("Content-Type", content_type), ("Cache-Control", "no-store")])
-        return [body]
+            return PlainTextResponse(f"unexpected {type(error).__name__}\n", status_code=500)
+        return Response(body, media_type=content_type, headers={"cache-control": "no-store"})
 
-    return answer
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (await respond(Request(scope)))(scope, receive, send)
 
-
-def _refuse(start: Callable[..., Any], status: str, why: str) -> Iterable[bytes]:
-    start(status, [("Content-Type", _PLAIN)])
-    return [f"{why}\n".encode()]
+    return app

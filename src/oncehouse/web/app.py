@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -321,12 +321,15 @@ def _client_address(request: Request) -> str:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """The fields of a form; empty if the body is larger than any form of the dashboard."""
+    """The fields of a form; empty if the body is larger than any form of the dashboard, or does not arrive."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_FORM_BYTES:
-            return {}
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MOST_FORM_BYTES:
+                return {}
+    except ClientDisconnect:
+        return {}
     text = body.decode("utf-8", errors="replace")
     try:
         fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)

@@ -6,10 +6,12 @@ import importlib.util
 import json
 import re
 import shlex
+import socket
 import sys
+import threading
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -226,6 +228,16 @@ def test_a_scrape_that_fails_unexpectedly_is_an_answer_without_a_trace(serve):
         raise KeyError("secret")
 
     assert get(serve(make_http_auth("127.0.0.1:0", token=None), fail)) == (500, "unexpected KeyError\n")
+
+
+def test_silent_connections_take_no_threads_and_shut_no_scrape_out(serve):
+    port = serve(make_http_auth("127.0.0.1:0", token=None))
+    before = threading.active_count()
+    with ExitStack() as opened:
+        for _ in range(200):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert get(port)[0] == 200
+        assert threading.active_count() < before + 10
 
 
 def test_a_door_to_other_machines_needs_a_token_of_some_length():

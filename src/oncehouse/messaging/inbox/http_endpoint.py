@@ -9,27 +9,30 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from oncehouse.common.http_auth import brings_token
-from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
+from oncehouse.common.http_server import HttpLimits, HttpServer, open_listener
+from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.messaging.inbox.ids import MAX_ID_LENGTH
 from oncehouse.messaging.inbox.store_messages import Receipt
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.message import MESSAGE_ID, Message
 
 _STATUS = {Receipt.NEW: 201, Receipt.REPEATED: 200}
-# Requests that write to the database at once. Others wait with their bodies in memory; beyond the bound they get 503.
+# Requests that write to the database at once. Others wait with their bodies in memory, as many as may be connected.
 _CONCURRENT_STORES = 16
-_MOST_REQUESTS = 256
+_LIMITS = HttpLimits(connections=256, connections_per_address=192)
+# Anybody may ask for the health, so the database is asked once for all who ask within this time.
+_HEALTH_SECONDS = 2.0
 _RETRY_AFTER = {"Retry-After": "5"}
 
 
@@ -47,6 +50,9 @@ class InboxEndpoint:
         self._token = token
         self._max_body_bytes = max_body_bytes
         self._store_slots = asyncio.Semaphore(_CONCURRENT_STORES)
+        self._health_lock = asyncio.Lock()
+        self._health_until = 0.0
+        self._health = ""
         self.app = Starlette(
             routes=[
                 Route("/messages/{inbox}", self.receive, methods=["POST"]),
@@ -64,15 +70,28 @@ class InboxEndpoint:
                 receipt = await run_in_threadpool(_store, inbox, message)
         except _RefusalError as refusal:
             return refusal.answer
+        except ClientDisconnect:
+            return JSONResponse({"error": "the body did not arrive"}, status_code=400)
         return JSONResponse({"id": message_id, "result": receipt.value}, status_code=_STATUS[receipt])
 
     async def check_health(self, _request: Request) -> JSONResponse:
+        async with self._health_lock:
+            if time.monotonic() >= self._health_until:
+                self._health = await self._ask_database()
+                self._health_until = time.monotonic() + _HEALTH_SECONDS
+        return JSONResponse(
+            {"ok": False, "error": self._health} if self._health else {"ok": True},
+            status_code=503 if self._health else 200,
+        )
+
+    async def _ask_database(self) -> str:
+        """The name of the error, or an empty text."""
         try:
             for inbox in self._inboxes.values():
                 await run_in_threadpool(inbox.check)
         except OncehouseError as error:
-            return JSONResponse({"ok": False, "error": type(error).__name__}, status_code=503)
-        return JSONResponse({"ok": True})
+            return type(error).__name__
+        return ""
 
     def _authorize(self, request: Request) -> None:
         given = request.headers.get("authorization", "")
@@ -134,34 +153,14 @@ def _store(inbox: StoredInbox, message: Message) -> Receipt:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, UnicodeError) as error:
-        raise ConfigurationError(
-            f"The HTTP endpoint cannot listen on {host}:{port} ({error}); change inbox.inlet.host or inbox.inlet.port"
-        ) from error
+    return open_listener(
+        host, port, what="The HTTP endpoint", advice="change inbox.inlet.host or inbox.inlet.port"
+    )
 
 
 def serve(app: Any, listener: socket.socket, stop: threading.Event, *, drain_seconds: float) -> None:
     """Serve until `stop`; running requests are answered first, within the drain time."""
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            limit_concurrency=_MOST_REQUESTS,
-            timeout_graceful_shutdown=max(1, round(drain_seconds)),
-        )
-    )
-    # In the main thread uvicorn would install its own signal handlers and end the process.
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="oncehouse-inlet", daemon=True
-    )
-    thread.start()
-    while thread.is_alive() and not stop.wait(0.2):
+    server = HttpServer(app, listener, name="oncehouse-inlet", drain_seconds=drain_seconds, limits=_LIMITS)
+    while server.is_alive() and not stop.wait(0.2):
         pass
-    server.should_exit = True
-    thread.join()
+    server.close()
