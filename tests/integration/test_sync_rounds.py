@@ -310,7 +310,8 @@ def test_other_engines_show_the_same_rows(shop, other_engine):
         assert query("SELECT sum(_sign) FROM customers") == [(2,)]
 
 
-def test_other_engines_send_a_batch_again_unchanged(shop, other_engine, monkeypatch):
+def test_other_engines_never_change_a_batch_whose_answer_was_lost(shop, other_engine, monkeypatch):
+    """`Append` finds its rows by their version and sends them once; the others send the same batch again."""
     people = Customer.objects.using(shop.alias)
     ann = people.create(name="Ann")
     CustomerSync.sync_batch_from_storage()
@@ -330,8 +331,11 @@ def test_other_engines_send_a_batch_again_unchanged(shop, other_engine, monkeypa
         CustomerSync.sync_batch_from_storage()
     people.filter(pk=ann.pk).update(name="Annabel")
     CustomerSync.sync_batch_from_storage()
-    assert sent[1] == sent[0]
-    assert len(sent) == 3
+    if isinstance(other_engine, Append):
+        assert [rows[0]["name"] for _, rows in sent] == ["Anna", "Annabel"]
+    else:
+        assert sent[1] == sent[0]
+        assert len(sent) == 3
     assert shown(shop, other_engine) == [("Annabel", False)]
     rows = len(shop.rows(CustomerSync, "name", final=False))
     assert rows == (3 if isinstance(other_engine, Append) else 5)
