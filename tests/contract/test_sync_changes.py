@@ -33,7 +33,8 @@ def places(request, postgres, clickhouse, clickhouse_client, tmp_path_factory) -
     settings: dict[str, Any] = {"clickhouse": clickhouse}
     if request.param == "redis":
         port = request.getfixturevalue("redis").place.ports["redis"]
-        config = {"port": port, "prefix": f"test:{uuid.uuid4()}:"}
+        # On a loaded machine Redis may take longer than the second of the default, after which the table is used.
+        config = {"port": port, "prefix": f"test:{uuid.uuid4()}:", "socket_timeout": 60.0}
         settings |= {"CLICKHOUSE_SYNC_STORAGE": "redis", "CLICKHOUSE_REDIS_CONFIG": config}
     lite = nullcontext(f"sqlite:///{tmp_path_factory.mktemp('books')}/books.db")
     rows = lite if request.param == "sqlite" else fresh_postgres(postgres)
