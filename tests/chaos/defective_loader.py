@@ -94,19 +94,21 @@ def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         from oncehouse.clickhouse.insert import lost_answer
         from oncehouse.pipeline.load import insert_task
 
-        right = lost_answer.decide_retry
+        right, find_target = lost_answer.decide_retry, lost_answer.find_forgetful_target
 
-        def decide(request, *, found):
-            step = right(request, found=found)
+        def decide(request, **facts):
+            step = right(request, **facts)
             return (
                 lost_answer.RetryDecision.INSERT if step is lost_answer.RetryDecision.ALREADY_THERE else step
             )
 
         lost_answer.decide_retry = decide
+        # It would keep the batch from a view that has forgotten it.
+        lost_answer.find_forgetful_target = lambda *_, **__: None
         try:
             return insert_task.send_batch(plan)
         finally:
-            lost_answer.decide_retry = right
+            lost_answer.decide_retry, lost_answer.find_forgetful_target = right, find_target
 
     monkeypatch.setattr(insert_task, "send_batch", send_all)
 
