@@ -32,3 +32,19 @@ def test_every_promise_is_shown_by_something():
     promises = dict(shown_by())
     assert promises
     assert not [promise for promise, names in promises.items() if not names]
+
+
+def last_run() -> Iterator[str]:
+    """The scenarios in the table of the last full run."""
+    _, _, section = PAGE.read_text(encoding="utf-8").partition("## The last full run\n")
+    rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    for line in rows[2:]:
+        yield line.strip("|").split("|")[1].strip()
+
+
+def test_the_last_full_run_names_only_scenarios_that_there_are():
+    """Scenarios that are newer than the run may be missing from it."""
+    named = list(last_run())
+    assert named
+    assert len(named) == len(set(named))
+    assert not set(named) - {scenario.name for scenario in SCENARIOS}
