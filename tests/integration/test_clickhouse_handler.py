@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
+from handler_tables import WINDOW, Batch, HandlerTables, as_table, lose_answer
 from oncehouse.clickhouse.insert import repeatable_block
-from oncehouse.devstack.proxies.fault_proxy import FaultProxy
-from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging import clickhouse_handler
 from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, classify_error
 from oncehouse.messaging.consumer import Consumer, MemoryBroker
 from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
-
-WINDOW = "SETTINGS non_replicated_deduplication_window = 20000"
-
-
-@dataclass(frozen=True)
-class Batch:
-    token: str
-    values: tuple = ()
-
-
-def as_table(batch):
-    return pa.table(
-        {"id": pa.array(batch.values, pa.int64()), "name": [f"n{value}" for value in batch.values]}
-    )
 
 
 def as_chunks(batch):
@@ -52,30 +34,7 @@ def as_lines(batch):
 
 @pytest.fixture
 def setup(clickhouse, clickhouse_client, database):
-    class HandlerSetup:
-        url = f"{clickhouse.url}/{database}"
-        client = clickhouse_client
-
-        def create(
-            self, columns="id UInt64, name String", settings=WINDOW, engine="MergeTree", order="ORDER BY id"
-        ):
-            clickhouse_client.command(
-                f"CREATE TABLE {database}.events ({columns}) ENGINE = {engine} {order} {settings}"
-            )
-
-        def handler(self, rows=as_table, **options):
-            return ClickHouseHandler(**{"url": self.url, "table": "events", "rows": rows, **options})
-
-        def ask(self, sql):
-            return clickhouse_client.query(sql.format(database=database)).result_rows
-
-        def count(self, table="events"):
-            return self.ask(f"SELECT count() FROM {{database}}.{table}")[0][0]
-
-        def run(self, sql):
-            clickhouse_client.command(sql.format(database=database))
-
-    return HandlerSetup()
+    return HandlerTables(server=clickhouse, client=clickhouse_client, database=database)
 
 
 @pytest.mark.parametrize("rows", [as_table, as_chunks, as_objects, as_lines])
@@ -271,34 +230,9 @@ def test_two_groups_that_write_to_one_table_take_nothing_from_each_other(setup):
     assert setup.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(40, 20)]
 
 
-def insert_as_others(setup, blocks: int) -> None:
-    """So many blocks of one row."""
-    setup.ask(
-        "INSERT INTO {database}.events SELECT number, 'other' FROM numbers("
-        + str(blocks)
-        + ") SETTINGS max_block_size = 1, min_insert_block_size_rows = 1, max_insert_threads = 1"
-    )
-
-
-@contextmanager
-def lose_answer(setup, clickhouse, others: int, **options) -> Iterator[ClickHouseHandler]:
-    """A handler whose first INSERT arrived without an answer, before others inserted so many blocks."""
-    setup.create(settings="SETTINGS non_replicated_deduplication_window = 1000")
-    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
-        url = f"{proxy.url}/{setup.url.rpartition('/')[2]}"
-        small = {"insert_timeout": "10s", "retry_horizon": "10s"}
-        handler = setup.handler(url=url, **small, **options)
-        proxy.inject(DropAnswer())
-        with pytest.raises(TransientError):
-            handler(Batch("events/0/0-1", (1, 2)))
-        assert proxy.happened[DropAnswer] == 1
-        insert_as_others(setup, others)
-        yield handler
-
-
 @pytest.mark.parametrize("options", [{}, {"insert_sessions": False}], ids=["sessions", "none"])
-def test_a_batch_is_not_sent_again_when_others_may_have_pushed_its_token_out(setup, clickhouse, options):
-    with lose_answer(setup, clickhouse, 1_001, **options) as handler:
+def test_a_batch_is_not_sent_again_when_others_may_have_pushed_its_token_out(setup, options):
+    with lose_answer(setup, 1_001, **options) as handler:
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=r"100\d since.*delete those that are there"):
                 handler(Batch("events/0/0-1", (1, 2)))
@@ -307,11 +241,11 @@ def test_a_batch_is_not_sent_again_when_others_may_have_pushed_its_token_out(set
         assert setup.count() == 1_005
 
 
-def test_a_batch_is_sent_again_while_the_table_remembers_it(setup, clickhouse):
-    with lose_answer(setup, clickhouse, 2) as handler:
+def test_a_batch_is_sent_again_while_the_table_remembers_it(setup):
+    with lose_answer(setup, 2) as handler:
         handler(Batch("events/0/0-1", (1, 2)))
         assert setup.count() == 4
-        insert_as_others(setup, 1_001)
+        setup.insert_as_others(1_001)
         # The outcome is known now: the same batch is one that was given out again, and counts from here.
         handler(Batch("events/0/2-3", (3, 4)))
         assert setup.count() == 1_007

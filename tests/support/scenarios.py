@@ -105,6 +105,7 @@ SCENARIOS = (
     Scenario("catalog forgets a lease that was given", 20),
     Scenario("foreign writers push the token out", 21),
     Scenario("foreign writers push a sync's token out", 21),
+    Scenario("foreign writers push a consumer's token out", 21),
     Scenario("INSERT paused before it is sent", 22),
     Scenario("INSERT held on its way", 22),
     Scenario("lagging replica answers the look before a retry", 23),
