@@ -71,8 +71,9 @@ _SHUT_OUT_WORDS = (
 )
 ALL_TAKEN = "all connections of this process are in use, and none came free"
 # undefined_table and undefined_column; SQLite has one code for every mistake, and only its words differ.
-_ABSENT_STATES = {"42P01", "42703"}
-_ABSENT_WORDS = ("no such table", "no such column", "has no column named")
+_ABSENT_TABLE_STATE, _ABSENT_TABLE_WORDS = "42P01", "no such table"
+_ABSENT_STATES = {_ABSENT_TABLE_STATE, "42703"}
+_ABSENT_WORDS = (_ABSENT_TABLE_WORDS, "no such column", "has no column named")
 _POSTGRES_DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x6F6E6365
 _BUSY_MILLISECONDS = 60_000
@@ -426,6 +427,13 @@ def is_full(error: DBAPIError) -> bool:
     if code is not None:
         return bool(code & 0xFF == sqlite3.SQLITE_FULL)
     return getattr(error.orig, "sqlstate", None) == _POSTGRES_DISK_FULL
+
+
+def is_absent_table(cause: BaseException | None) -> bool:
+    """Whether a driver says that a table is missing."""
+    if getattr(cause, "sqlstate", None) == _ABSENT_TABLE_STATE:
+        return True
+    return isinstance(cause, sqlite3.OperationalError) and _ABSENT_TABLE_WORDS in str(cause)
 
 
 def is_absent(error: DBAPIError) -> bool:

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import event, text
 
-from oncehouse.common.database import open_engine
+from oncehouse.common.database import is_absent_table, open_engine
 from oncehouse.errors import TransientError
 
 URL = "postgresql+psycopg://app@db.example/app"
@@ -86,3 +86,14 @@ def test_commits_of_sqlite_are_on_the_disk_when_they_are_confirmed(tmp_path):
         full = 2
         assert connection.execute(text("PRAGMA synchronous")).scalar_one() == full
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_table"), [("SELECT id FROM seen", True), ("SELECT name FROM known", False)]
+)
+def test_a_missing_table_is_no_missing_column(statement, is_table):
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE known (id INTEGER)")
+        with pytest.raises(sqlite3.OperationalError) as caught:
+            connection.execute(statement)
+    assert is_absent_table(caught.value) is is_table

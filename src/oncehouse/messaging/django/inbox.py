@@ -20,6 +20,7 @@ from django.db import connections, router, transaction
 from django.db.utils import OperationalError, ProgrammingError
 from sqlalchemy.dialects import postgresql, sqlite
 
+from oncehouse.common.database import is_absent_table
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
 from oncehouse.messaging.django.models import SeenRow
@@ -106,8 +107,7 @@ def _execute(alias: str, make: Callable[[str], tuple[Any, dict[str, Any]]], *, f
             cursor.execute(str(compiled), compiled.construct_params(values))
             return cursor.fetchall() if fetch else cursor.rowcount
     except (ProgrammingError, OperationalError) as error:
-        cause = error.__cause__
-        if getattr(cause, "sqlstate", None) == "42P01" or "no such table" in str(cause):
+        if is_absent_table(error.__cause__):
             raise ConfigurationError(
                 "There is no table oncehouse_inbox_seen in this database. `python manage.py migrate` creates it once "
                 "oncehouse.messaging.django is in INSTALLED_APPS; nothing was written."

@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import connections, router
 from django.db.utils import OperationalError, ProgrammingError
 
+from oncehouse.common.database import is_absent_table
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.django.models import OutboxRow
 from oncehouse.messaging.outbox.encoding import (
@@ -86,8 +87,7 @@ def _insert(connection: Any, rows: list[NewRow]) -> None:
                 ],
             )
     except (ProgrammingError, OperationalError) as error:
-        cause = error.__cause__
-        if getattr(cause, "sqlstate", None) == "42P01" or "no such table" in str(cause):
+        if is_absent_table(error.__cause__):
             raise ConfigurationError(
                 f"There is no table {OutboxRow._meta.db_table} in this database. `python manage.py migrate` creates it "  # noqa: SLF001
                 "once oncehouse.messaging.django is in INSTALLED_APPS; nothing was written."
