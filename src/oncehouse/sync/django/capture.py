@@ -21,7 +21,6 @@ from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import OperationKind
-from oncehouse.sync.django.data_migrations import is_of_migration, select_ready_watches
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.key_recorder import (
     Statement,
@@ -38,7 +37,7 @@ from oncehouse.sync.django.single_watch_fast_path import (
     find_single_watch,
     insert_rows,
 )
-from oncehouse.sync.django.watches import Watch, find_watches
+from oncehouse.sync.django.watches import Watch, find_watches, is_of_migration, select_ready_watches
 
 _OLDEST, _NEWEST = (4, 2), (6, 1)
 

@@ -15,8 +15,7 @@ from oncehouse.sync.django.columns import read_columns
 from oncehouse.sync.django.copy_columns import filter_keys, find_kinds, read_block, read_keys
 from oncehouse.sync.django.key_fields import form_key, key_fields
 from oncehouse.sync.django.serializers import ModelSerializer
-from oncehouse.sync.django.source_engine import is_same_database, open_engine_of
-from oncehouse.sync.django.source_errors import wrapped_errors
+from oncehouse.sync.django.source_engine import is_same_database, open_engine_of, wrapped_errors
 from oncehouse.sync.django.wal_tables import describe_wal_table
 from oncehouse.sync.model.copy_columns import CopiedRows
 from oncehouse.sync.model.declaration import ModelSource, WalTable

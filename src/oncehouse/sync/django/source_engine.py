@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from sqlalchemy import Engine, create_engine, event
 
+from oncehouse.errors import PermanentError, TransientError
 from oncehouse.messaging.database import check_dialect
 
 _engines: dict[tuple[object, ...], Engine] = {}
@@ -101,3 +104,19 @@ def _connect_sqlite(alias: str) -> Any:
     connection = wrapper.Database.connect(**given)
     connection.execute("PRAGMA busy_timeout=60000")
     return connection
+
+
+@contextmanager
+def wrapped_errors(alias: str, what: str) -> Iterator[None]:
+    """Errors of Django's database as ours, so that what may pass is tried again."""
+    try:
+        yield
+    except (DatabaseError, InterfaceError) as error:
+        # Django keeps a connection that has died until it is used.
+        connections[alias].close_if_unusable_or_obsolete()
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if isinstance(error, OperationalError | InterfaceError):
+            raise TransientError(
+                f"{what}: the database does not answer or is busy ({text}); it may be tried again"
+            ) from error
+        raise PermanentError(f"{what}: the database refused it ({text})") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from oncehouse.sync.django.key_fields import final_field, key_fields
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.django.source_engine import is_same_database
 from oncehouse.sync.model.watch_map import WatchMap
+from oncehouse.sync.tables import operations
 
 _WHOLE_NUMBERS = {
     *("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField"),
@@ -21,6 +22,10 @@ _WHOLE_NUMBERS = {
 }
 # Values that PostgreSQL's json_build_array spells as `spell_key` does.
 _SAME_TEXT_FORM = {*_WHOLE_NUMBERS, *("CharField", "TextField", "SlugField", "UUIDField")}
+_HAS_TABLE = {
+    "postgresql": "SELECT to_regclass(%s) IS NOT NULL",
+    "sqlite": "SELECT count(*) > 0 FROM sqlite_master WHERE name = %s",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +107,31 @@ def _find_link(sync: type[ModelSync], model: Any, name: Any) -> Any:
         f"{sync.__name__}.watch: {name!r} of {model._meta.label} {problem}: whose row of {meta.label} changes with one "  # noqa: SLF001
         f"of its rows could not be told. Name a foreign key to {meta.label} by its primary key."
     )
+
+
+def is_of_migration(model: Any) -> bool:
+    """Whether a data migration (`RunPython` over `apps.get_model`) changes rows, by a model that is made for it."""
+    return bool(model.__module__ == "__fake__")
+
+
+def select_ready_watches(connection: Any, meta: Any, watches: Sequence[Watch]) -> tuple[Watch, ...]:
+    """Of these watches those that the database is ready for, which may be older than the program.
+
+    While the tables of model sync are missing nothing was ever synced, so a backfill has to come anyway.
+    """
+    if not _has_tables(connection):
+        return ()
+    columns = {field.column for field in meta.concrete_fields}
+    return tuple(watch for watch in watches if watch.columns <= columns)
+
+
+def _has_tables(connection: Any) -> bool:
+    statement = _HAS_TABLE.get(connection.vendor)
+    if statement is None:
+        return True
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [operations.name])
+        return bool(cursor.fetchone()[0])
 
 
 _map = WatchMap(ModelSync, _watches_of)
