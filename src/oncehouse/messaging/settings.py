@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from oncehouse.common.kafka_security import refuse_unused_security
 from oncehouse.config.field_types import SecretSettings, Servers
@@ -18,7 +19,7 @@ from oncehouse.config.pipeline import Section
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.settings import CdcSettings
 from oncehouse.messaging.inbox.settings import InboxSettings
-from oncehouse.messaging.outbox.settings import OutboxSettings
+from oncehouse.messaging.outbox.relay.settings import RelaySettings
 
 DEFAULT_FILE = Path("messaging.yaml")
 _PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = ((("database",), "sqlite"),)
@@ -37,6 +38,25 @@ class KafkaAddress(Section):
     def _security_is_used(cls, options: Mapping[str, str | SecretStr]) -> Mapping[str, str | SecretStr]:
         refuse_unused_security(options)
         return options
+
+
+def _check_table(name: str) -> str:
+    from oncehouse.messaging.outbox.tables import check_outbox_name
+
+    try:
+        return check_outbox_name(name)
+    except ConfigurationError as error:
+        # pydantic collects ValueErrors; any other error would hide the rest of the file's problems.
+        raise ValueError(str(error)) from None
+
+
+class OutboxSettings(Section):
+    """The section `outbox`."""
+
+    table: Annotated[str, AfterValidator(_check_table)] = "oncehouse_outbox"
+    """The outbox table, with its schema if it has one: `sales.outbox`."""
+    relay: RelaySettings = RelaySettings()
+    """Settings of the relay."""
 
 
 class MessagingSettings(Section):

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from oncehouse.cli.app import run_command
 from oncehouse.messaging.outbox.outbox import Outbox
-from oncehouse.messaging.outbox.settings import OutboxSettings
 from oncehouse.messaging.outbox.tables import DEFAULT_TABLE
+from oncehouse.messaging.settings import OutboxSettings
 
 OUTBOX = Outbox()
 
