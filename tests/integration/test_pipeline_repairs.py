@@ -49,6 +49,23 @@ def test_a_parked_batch_that_is_proven_absent_is_released_by_filling_the_table(m
     live_pipeline.assert_exact()
 
 
+def test_a_refill_leaves_the_rows_that_a_run_shows_at_those_of_the_table(make_pipeline):
+    live_pipeline = make_pipeline()
+    live_pipeline.send([make_event(number) for number in range(20)])
+    live_pipeline.run()
+    with live_pipeline.start() as running:
+        live_pipeline.send([make_event(number) for number in range(20, 50)])
+        running.wait_for_rows(50)
+        wait_until(lambda: running.progress.rows_in_clickhouse == 30, "the rows of this run")
+        live_pipeline.client.command(f"TRUNCATE TABLE {live_pipeline.table}")
+        requests.add_request(live_pipeline.catalog, RequestKind.REFILL_TABLE, {"table": live_pipeline.table})
+        wait_until(lambda: not requests.open_requests(live_pipeline.catalog), "the request to be met")
+        running.wait_for_rows(50)
+        wait_until(lambda: running.progress.batches_waiting == 0, "the batches of the refill")
+    assert running.progress.rows_in_clickhouse == 50
+    live_pipeline.assert_exact()
+
+
 def test_a_request_that_cannot_be_met_now_does_not_keep_events_out(make_pipeline, stack):
     live_pipeline = make_pipeline()
     with live_pipeline.start() as running:

@@ -40,6 +40,7 @@ from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.dedup.index_compaction import compact
 from oncehouse.pipeline.maintenance.retention import RetentionResult, retain
 from oncehouse.pipeline.maintenance.verify import Finding, verify
+from oncehouse.pipeline.progress import Progress
 from oncehouse.pipeline.run import RunResult, run_pipeline
 
 FIELDS = {
@@ -418,6 +419,7 @@ class Running:
         self._live_pipeline = live_pipeline
         self._stop = threading.Event()
         self.error: Exception | None = None
+        self.progress = Progress()
         self._thread = threading.Thread(target=self._work, name="live")
 
     def _work(self) -> None:
@@ -428,9 +430,13 @@ class Running:
                 stop=self._stop,
                 spark=live_pipeline.spark,
                 say=live_pipeline.said.append,
+                progress=self._see,
             )
         except Exception as error:  # noqa: BLE001 - handed to the test, which judges it
             self.error = error
+
+    def _see(self, progress: Progress) -> None:
+        self.progress = progress
 
     def __enter__(self) -> Self:
         self._thread.start()

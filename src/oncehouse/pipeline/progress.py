@@ -38,7 +38,7 @@ class Progress:
     batches_waiting: int = 0
     """Batches now in the ledger that are not in ClickHouse yet, parked ones included."""
     rows_in_clickhouse: int = 0
-    """Rows of the batches that ClickHouse has confirmed."""
+    """Rows of the batches that ClickHouse has confirmed, without those that a refill has replaced."""
     lag: int | None = None
     """Records now in Kafka that no epoch has settled; None while it is not known."""
     done_share: float | None = None

@@ -124,6 +124,17 @@ def sum_batches(catalog: Catalog) -> tuple[BatchTotals, ...]:
     )
 
 
+def sum_replaced_rows(catalog: Catalog, *, loaded_since: float) -> int:
+    """Rows of batches that were in ClickHouse, loaded at this time or later, and whose rows were sent again since."""
+    query = select(_total(batches.c.rows_total)).where(
+        batches.c.pipeline == catalog.pipeline,
+        batches.c.status == BatchStatus.REPLACED,
+        batches.c.loaded_at >= loaded_since,
+    )
+    with catalog.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def sum_open_parts(catalog: Catalog) -> tuple[OpenParts, ...]:
     query = (
         select(parts.c.table_name, func.count().label("parts"), _total(parts.c.rows_live))

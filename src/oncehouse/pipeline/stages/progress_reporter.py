@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import batches, epochs, requests
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.models import BatchStatus, Counts, Request
+from oncehouse.ledger.models import BatchStatus, Counts, Request, RequestKind
+from oncehouse.ledger.stats.summary import sum_replaced_rows
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.progress import Progress, StreamProgress
 
@@ -37,6 +38,9 @@ class ProgressReporter:
         self._lock = threading.Lock()
         self._counts = Counts()
         self._rows = 0
+        self._loading_since: float | None = None
+        self._refills: set[int] = set()
+        self._replaced = 0
         self._recent: list[tuple[float, int]] = [(time.monotonic(), 0)]
         self._last = Progress()
         self._done_before = {found.request for found in requests.list_requests(catalog) if found.done_at}
@@ -50,6 +54,10 @@ class ProgressReporter:
             edge = time.monotonic() - _RATE_SECONDS
             while len(self._recent) > 2 and self._recent[1][0] < edge:
                 self._recent.pop(0)
+
+    def start_loading(self) -> None:
+        """This process has the load lease: from now on it alone sends batches."""
+        self._loading_since = self._catalog.earliest()
 
     def add_rows(self, rows: int) -> None:
         with self._lock:
@@ -92,7 +100,25 @@ class ProgressReporter:
         latest = topics.latest(positions)
         return sum(max(0, latest[place] - offset) for place, offset in positions.items())
 
+    def _count_replaced(self) -> int:
+        """Rows that this process has loaded, and that a refill has sent again since.
+
+        Counted only after a refill: replaced batches stay in the catalog, and there may be many.
+        """
+        if self._loading_since is None:
+            return 0
+        refills = {
+            found.request
+            for found in requests.list_requests(self._catalog)
+            if found.kind is RequestKind.REFILL_TABLE and found.done_at
+        }
+        if refills != self._refills:
+            self._replaced = sum_replaced_rows(self._catalog, loaded_since=self._loading_since)
+            self._refills = refills
+        return self._replaced
+
     def _read(self) -> Progress:
+        replaced = self._count_replaced()
         lag = None if self._topics is None else self._lag(self._topics)
         waiting = batches.waiting_batches(self._catalog)
         parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
@@ -106,7 +132,7 @@ class ProgressReporter:
                 skipped=self._counts.skipped,
                 waiting=self._counts.waiting,
                 batches_waiting=len(waiting) + len(parked),
-                rows_in_clickhouse=self._rows,
+                rows_in_clickhouse=self._rows - replaced,
                 lag=lag,
                 done_share=self._share,
                 events_per_second=(last[1] - first[1]) / max(last[0] - first[0], 0.001),

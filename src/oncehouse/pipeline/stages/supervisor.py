@@ -177,6 +177,7 @@ class StageSupervisor:
                 return
 
     def _load(self) -> None:
+        self.reporter.start_loading()
         loading = LoadStage(
             self.spark,
             self.pipeline,
