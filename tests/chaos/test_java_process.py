@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from live_pipeline import make_event, wait_until
+from oncehouse.devstack.subprocesses import signal_tree
 
 EVENTS = [make_event(number) for number in range(120)]
 
@@ -40,4 +41,24 @@ def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_pipeline, 
     assert ended_with == code, live_pipeline.log()[-2000:]
     assert "Traceback" not in live_pipeline.log()
     live_pipeline.run()
+    live_pipeline.assert_exact()
+
+
+def test_what_a_killed_driver_left_among_temporary_files_goes_with_the_next_start(
+    make_pipeline, tmp_path, monkeypatch
+):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    live_pipeline = make_pipeline(epoch={"max_rows": 20})
+    live_pipeline.send(EVENTS)
+    process = live_pipeline.spawn()
+    try:
+        wait_until(lambda: live_pipeline.rows() or process.poll() is not None, "the first rows")
+    finally:
+        signal_tree(process.pid, signal.SIGKILL)
+        process.wait()
+    assert list(temporary.rglob("blockmgr-*"))
+    assert live_pipeline.spawn("--once").wait(timeout=90) == 0
+    assert [path.name for path in temporary.rglob("*")] == [f"oncehouse-scratch-{os.getuid()}"]
     live_pipeline.assert_exact()

@@ -32,6 +32,7 @@ from oncehouse.cli.pipeline.dead_letter_options import (
 )
 from oncehouse.common.file_permissions import open_private
 from oncehouse.common.json_documents import Answer
+from oncehouse.common.process_folder import process_folder
 from oncehouse.config.field_types import check_topic
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -212,7 +213,7 @@ def _edit_by_hand(value: bytes) -> bytes:
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
     if not editor:
         raise ConfigurationError("No editor is known. Set EDITOR, or give the new value with --value-file.")
-    with tempfile.TemporaryDirectory(prefix="oncehouse-") as folder:
+    with tempfile.TemporaryDirectory(prefix="edit-", dir=process_folder()) as folder:
         path = Path(folder) / "value"
         path.write_bytes(value)
         try:

@@ -25,6 +25,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncehouse.common.database import is_damage
+from oncehouse.common.process_folder import process_folder
 from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.catalog import schema
 from oncehouse.ledger.catalog.database import Catalog
@@ -57,7 +58,7 @@ class SnapshotFile:
 
 def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
     """Put the catalog as it is now beside the files; the oldest beyond KEPT go."""
-    with tempfile.TemporaryDirectory(prefix="oncehouse-snapshot-") as folder:
+    with tempfile.TemporaryDirectory(prefix="snapshot-", dir=process_folder()) as folder:
         copy = Path(folder) / "snapshot.db"
         try:
             with catalog.snapshot() as view, view.read() as source:
@@ -151,7 +152,7 @@ def renew_snapshots(catalog: Catalog, store: FileStore) -> None:
 @contextmanager
 def open_snapshot(store: FileStore, snapshot: SnapshotFile, pipeline: str) -> Iterator[Catalog]:
     """A snapshot as a catalog to read from, in today's tables; raises CorruptFileError where its bytes have changed."""
-    with tempfile.TemporaryDirectory(prefix="oncehouse-snapshot-") as folder:
+    with tempfile.TemporaryDirectory(prefix="snapshot-", dir=process_folder()) as folder:
         copy = Path(folder) / "snapshot.db"
         copy.write_bytes(store.read_bytes(snapshot.path))
         if hashlib.sha256(copy.read_bytes()).hexdigest()[:32] != snapshot.digest:

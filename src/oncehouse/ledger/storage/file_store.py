@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from oncehouse.common.file_permissions import describe_denied, make_private_file, make_private_folder
+from oncehouse.common.process_folder import process_folder
 from oncehouse.common.redaction import hide_credentials
 from oncehouse.errors import (
     ConfigurationError,
@@ -243,7 +244,7 @@ class FileStore:
 
     def _upload(self, path: str, write: Callable[[str], object]) -> FileRef:
         filesystem, prefix = self._filesystem()
-        with tempfile.TemporaryDirectory(prefix="oncehouse-") as folder:
+        with tempfile.TemporaryDirectory(prefix="upload-", dir=process_folder()) as folder:
             local = Path(folder) / "file"
             try:
                 write(str(local))

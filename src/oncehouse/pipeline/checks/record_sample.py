@@ -17,6 +17,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from oncehouse.common.kafka_client import describe_error
+from oncehouse.common.process_folder import process_folder
 from oncehouse.errors import TransientError
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.base import EVENT_COLUMN, HEADERS
@@ -141,7 +142,7 @@ def read_sample(
     if fetched is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="oncehouse-check-") as folder:
+    with tempfile.TemporaryDirectory(prefix="check-", dir=process_folder()) as folder:
         yield read_block(pipeline, schemas, fetched.block, folder)
 
 

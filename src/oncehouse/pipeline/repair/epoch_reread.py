@@ -25,6 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from oncehouse.common.kafka_client import describe_error
 from oncehouse.common.leader_epochs import ask_epoch_ends
+from oncehouse.common.process_folder import process_folder
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.ledger.models import LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
@@ -64,7 +65,7 @@ class RereadEpoch:
 def _plan(pipeline: Pipeline, catalog: Catalog, epoch: int, waited: set[str]) -> Iterator[ReadPlan]:
     now = current(pipeline, catalog)
     plan = read_plan(pipeline, catalog, epoch=epoch, token=0, whole=False)
-    with tempfile.TemporaryDirectory(prefix="oncehouse-repair-") as folder:
+    with tempfile.TemporaryDirectory(prefix="repair-", dir=process_folder()) as folder:
         yield replace(
             plan,
             files_root=folder,

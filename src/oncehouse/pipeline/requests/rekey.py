@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oncehouse.common import failpoints
+from oncehouse.common.process_folder import process_folder
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import epochs, rekey, segments
 from oncehouse.ledger.catalog.database import Catalog
@@ -370,7 +371,7 @@ def forecast(pipeline: Pipeline, catalog: Catalog) -> Forecast:
     decoder = make_decoder(plan)
     duplicates = epochs.list_duplicate_files(catalog)
     events = total = doubled = dropped = 0
-    with tempfile.TemporaryDirectory(prefix="oncehouse-rekey-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rekey-", dir=process_folder()) as folder:
         for epoch, _, key_file in epochs.list_key_files(catalog):
             live = live_events(
                 store, duplicates.get(epoch, ()), ordinal=key_file.ordinal, events=key_file.events

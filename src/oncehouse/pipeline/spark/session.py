@@ -22,6 +22,7 @@ from oncehouse.common.file_permissions import (
     own_temporary_folder,
     private_by_default,
 )
+from oncehouse.common.process_folder import process_folder
 from oncehouse.common.redaction import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
@@ -74,9 +75,11 @@ _SETTINGS = {
     # What Spark's pages, event logs and printed plans show in place of a value: chosen by the setting's name.
     "spark.redaction.regex": SECRET_SETTINGS,
     "spark.sql.redaction.options.regex": SECRET_SETTINGS,
-    "spark.driver.defaultJavaOptions": _JAVA_OPTIONS,
     "spark.executor.defaultJavaOptions": _JAVA_OPTIONS,
 }
+_TEMPORARY_FOLDER = "java.io.tmpdir"
+# What Java takes options from that a person may have set, and that ours would overrule.
+_OPTION_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 _JAVA_ENDS_SECONDS = 5.0
 _SIGNALLED = 128
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
@@ -180,6 +183,7 @@ def runs_java() -> bool:
 def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]:
     """Our own settings, those that the machine needs, and above both those of the pipeline file."""
     settings = _SETTINGS | executor_settings(pipeline)
+    settings["spark.driver.defaultJavaOptions"] = choose_driver_options(process_folder())
     if is_local(pipeline.spark.master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if jars:
@@ -191,6 +195,16 @@ def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]
             structured_logging.FORMAT_VARIABLE
         ]
     return settings | pipeline.spark.settings
+
+
+def choose_driver_options(folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Java's options of the driver, with the folder for what it leaves behind where this process is killed.
+
+    Spark puts blocks, jars and libraries there, unless `spark.local.dir` or SPARK_LOCAL_DIRS names another one.
+    """
+    if any(_TEMPORARY_FOLDER in environment.get(name, "") for name in _OPTION_VARIABLES):
+        return _JAVA_OPTIONS
+    return f"{_JAVA_OPTIONS} {shlex.quote(f'-D{_TEMPORARY_FOLDER}={folder}')}"
 
 
 def _has_connector(settings: Mapping[str, str]) -> bool:

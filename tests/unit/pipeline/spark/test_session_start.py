@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.devstack.java import find_java
+from oncehouse.pipeline.spark.session import choose_driver_options
 
 START = """
 import sys
@@ -60,3 +62,11 @@ def test_a_java_that_cannot_run_spark_is_the_set_up(tmp_path):
     told = start_with(tmp_path, "echo UnsupportedClassVersionError >&2; exit 1")
     assert told.startswith("ConfigurationError 2 Spark does not start")
     assert "Java 17 or 21 is needed" in told
+
+
+def test_java_gets_the_folder_of_this_process_unless_its_options_name_another_one():
+    folder = Path("/tmp/a 'b'/1")
+    assert shlex.split(choose_driver_options(folder, {}))[-1] == f"-Djava.io.tmpdir={folder}"
+    for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        options = choose_driver_options(folder, {name: "-Xss1m -Djava.io.tmpdir=/own"})
+        assert "java.io.tmpdir" not in options
