@@ -42,7 +42,7 @@ def test_columns_are_the_fields_that_the_class_declares():
         name = fields.LowCardinalityField(fields.StringField())
         born = fields.NullableField(fields.DateField())
 
-        engine = compat.ReplacingMergeTree("born", ("born",))
+        engine = compat.ReplacingMergeTree(None, ("id",))
 
     assert types(ClickHouseCustomer) == {
         "id": "UUID",
@@ -50,7 +50,11 @@ def test_columns_are_the_fields_that_the_class_declares():
         "born": "Nullable(Date)",
     }
     declared = ClickHouseCustomer.declaration()
-    assert (declared.engine, declared.batch_size, declared.delay_seconds) == (Replacing(), 1000, 5)
+    assert (declared.engine, declared.batch_size, declared.delay_seconds) == (
+        Replacing(order_by=("id",)),
+        1000,
+        5,
+    )
 
 
 def test_the_sign_column_is_the_engines_and_defaults_stand_for_nulls():
@@ -62,6 +66,7 @@ def test_the_sign_column_is_the_engines_and_defaults_stand_for_nulls():
         note = fields.StringField(default="none")
         total = fields.DecimalField(12, 2)
         tags = fields.ArrayField(fields.UInt32Field())
+        placed_at = fields.DateField()
         sign = fields.Int8Field()
 
         engine = compat.CollapsingMergeTree("placed_at", ("note",), "sign")
@@ -71,18 +76,45 @@ def test_the_sign_column_is_the_engines_and_defaults_stand_for_nulls():
         "total": "Decimal(12, 2)",
         "note": "String",
         "tags": "Array(UInt32)",
+        "placed_at": "Date",
     }
-    assert ClickHouseOrder.declaration().engine == Collapsing(order_by=("note",), sign="sign")
+    by_month = "toYYYYMM(`placed_at`)"
+    assert ClickHouseOrder.declaration().engine == Collapsing(
+        order_by=("note",), partition_by=by_month, sign="sign"
+    )
     assert ClickHouseOrder.read_column("note").default == "none"
 
 
 def test_engines_take_the_arguments_that_are_known():
-    assert compat.MergeTree("born", ("born",), partition_key=()) == Append(order_by=("born",))
-    versioned = compat.CollapsingMergeTree("born", ("id",), version_col="v")
+    assert compat.MergeTree(order_by=("born",), partition_key=()) == Append(order_by=("born",))
+    versioned = compat.CollapsingMergeTree(None, ("id",), version_col="v")
     assert versioned == VersionedCollapsing(order_by=("id",), sign="sign", version="v")
     assert fields.FixedStringField(4).type == "FixedString(4)"
     with pytest.raises(ConfigurationError, match="is given a field"):
         fields.ArrayField("String")
+
+
+@pytest.mark.parametrize("name", ["MergeTree", "ReplacingMergeTree", "CollapsingMergeTree"])
+def test_a_date_column_partitions_by_month_unless_there_is_a_partition_key(name):
+    make = getattr(compat, name)
+    assert (
+        make("born", ("id",)).partition_by
+        == make("born", partition_key=()).partition_by
+        == "toYYYYMM(`born`)"
+    )
+    assert make("born", ("id",), partition_key=("id",)).partition_by == "id"
+    assert make(None, ("id",)).partition_by is None
+
+
+def test_a_replacing_table_is_sorted_by_the_key_of_the_model():
+    class ClickHouseCustomer(ClickHouseModel):
+        django_model = Customer
+        id = fields.UUIDField()
+        born = fields.DateField()
+        engine = compat.ReplacingMergeTree("born", ("born", "id"))
+
+    with pytest.raises(ConfigurationError, match=r"with order_by=\('born', 'id'\) .* Leave order_by out"):
+        ClickHouseCustomer.declaration()
 
 
 def test_a_synced_model_needs_no_base_and_may_have_the_old_one():
@@ -141,6 +173,15 @@ def test_options_of_engines_may_stand_in_their_order():
         (lambda: compat.MergeTree("born", "id"), r"order_by='id' is not supported: write a tuple of texts"),
         (lambda: compat.ReplacingMergeTree("born", "id"), r"order_by='id' is not supported"),
         (lambda: compat.MergeTree(partition_key=(1,)), r"partition_key=\(1,\) is not supported"),
+        (lambda: compat.MergeTree(1), "MergeTree: date_col=1 is not supported: write the name of a column"),
+        (
+            lambda: fields.ArrayField(fields.UInt8Field(default=0), default=[2]),
+            "fields.ArrayField: default=0 of the inner field is not supported",
+        ),
+        (
+            lambda: fields.ArrayField(fields.NullableField(fields.StringField("x"))),
+            "fields.ArrayField: default='x' of the inner field is not supported",
+        ),
         (lambda: compat.SummingMergeTree, "SummingMergeTree is not supported: a row that is synced again"),
         (
             lambda: compat.Distributed,
@@ -203,8 +244,7 @@ def test_what_a_sync_cannot_keep_to_is_refused_by_name(make, message):
 def test_fields_take_the_arguments_that_are_known():
     string = fields.StringField()
     assert fields.NullableField(string, "none").default == "none"
-    assert fields.ArrayField(fields.UInt8Field(default=1), default=[2]).default == [2]
-    assert fields.ArrayField(fields.UInt8Field(default=1)).default is None
+    assert fields.ArrayField(fields.UInt8Field(), default=[2]).default == [2]
     assert fields.LowCardinalityField(fields.StringField("x")).default == "x"
     assert fields.DateTimeField(timezone="Europe/Berlin").type == "DateTime('Europe/Berlin')"
     assert fields.DateTime64Field().type == "DateTime64(6)"

@@ -3,9 +3,8 @@
     from oncehouse.sync.django.compat import ClickHouseModel, ClickHouseSyncModel, ReplacingMergeTree, fields
 
 Columns are the fields that a class declares, and no others. Engines and fields take the same arguments; what engines
-promise is that of `sync.model.engines`: the date column partitions nothing, and a replacing table is sorted by the
-model's key. An option that a sync cannot keep to is refused by its name, with what to do instead, and so are attributes
-of classes that would have no effect.
+promise is that of `sync.model.engines`: a replacing table is sorted by the model's key. An option that a sync cannot
+keep to is refused by its name, with what to do instead, and so are attributes of classes that would have no effect.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 from django.db import models
 
+from oncehouse.clickhouse.identifiers import quote
 from oncehouse.column_types.types import quote_text
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.django.columns import Column, read_columns
@@ -138,6 +138,8 @@ def _refuse_options(where: str, **options: Any) -> None:
 
 def _options_of_engine(
     where: str,
+    date_col: Any,
+    order_by: Any,
     sampling_expr: Any = None,
     index_granularity: int = 8192,
     replica_table_path: str | None = None,
@@ -145,16 +147,20 @@ def _options_of_engine(
     partition_key: Any = None,
     primary_key: Any = None,
 ) -> dict[str, Any]:
-    """As keywords of `Engine`; they stand in the same order behind the arguments that each engine has of its own."""
+    """As keywords of `Engine`. Those from `sampling_expr` on stand in this order behind each engine's own arguments."""
     granularity = None if index_granularity == 8192 else index_granularity
     _refuse_options(
         where, sampling_expr=sampling_expr, index_granularity=granularity, primary_key=primary_key or None
     )
     if (replica_table_path is None) != (replica_name is None):
         _refuse(where, "replica_table_path without replica_name, or the other way", "give both, or neither")
-    parts = _names(where, "partition_key", partition_key or ())
+    if not isinstance(date_col, str | None):
+        _refuse(where, f"date_col={date_col!r}", "write the name of a column")
+    by_month = () if date_col is None else (f"toYYYYMM({quote(date_col)})",)
+    parts = _names(where, "partition_key", partition_key or ()) or by_month
     replicated = f"{quote_text(str(replica_table_path))}, {quote_text(str(replica_name))}"
     return {
+        "order_by": _names(where, "order_by", order_by),
         "replicated": None if replica_name is None else replicated,
         "partition_by": None if not parts else parts[0] if len(parts) == 1 else f"({', '.join(parts)})",
     }
@@ -169,9 +175,7 @@ def _names(where: str, option: str, given: Sequence[Any]) -> tuple[str, ...]:
 def MergeTree(  # noqa: N802 - the name that is known
     date_col: str | None = None, order_by: Sequence[str] = (), *options: Any, **named: Any
 ) -> Append:
-    del date_col
-    kept = _options_of_engine("MergeTree", *options, **named)
-    return Append(order_by=_names("MergeTree", "order_by", order_by), **kept)
+    return Append(**_options_of_engine("MergeTree", date_col, order_by, *options, **named))
 
 
 def ReplacingMergeTree(  # noqa: N802 - the name that is known
@@ -181,10 +185,8 @@ def ReplacingMergeTree(  # noqa: N802 - the name that is known
     *options: Any,
     **named: Any,
 ) -> Replacing:
-    del date_col
-    _names("ReplacingMergeTree", "order_by", order_by)
     _refuse_options("ReplacingMergeTree", ver_col=ver_col)
-    return Replacing(**_options_of_engine("ReplacingMergeTree", *options, **named))
+    return Replacing(**_options_of_engine("ReplacingMergeTree", date_col, order_by, *options, **named))
 
 
 def CollapsingMergeTree(  # noqa: N802 - the name that is known
@@ -195,9 +197,7 @@ def CollapsingMergeTree(  # noqa: N802 - the name that is known
     version_col: str | None = None,
     **named: Any,
 ) -> Collapsing:
-    del date_col
-    kept = _options_of_engine("CollapsingMergeTree", *options, **named)
-    kept["order_by"] = _names("CollapsingMergeTree", "order_by", order_by)
+    kept = _options_of_engine("CollapsingMergeTree", date_col, order_by, *options, **named)
     if version_col is None:
         return Collapsing(sign=sign_col, **kept)
     return VersionedCollapsing(sign=sign_col, version=version_col, **kept)
@@ -232,8 +232,15 @@ def _around(wrapper: str, known: Sequence[str] = _FIELD_OPTIONS) -> Callable[...
     def field(inner_field: Column, *given: Any, **named: Any) -> Column:
         if not isinstance(inner_field, Column):
             raise ConfigurationError(f"{where} is given a field, such as fields.StringField()")
+        if wrapper == "Array" and inner_field.default is not None:
+            _refuse(
+                where,
+                f"default={inner_field.default!r} of the inner field",
+                "a sync writes the elements that the model has; leave it out, and write a default of the ArrayField "
+                "for an array that is null",
+            )
         column = _field(where, f"{wrapper}({inner_field.type})", _bind(where, known, given, named))
-        if column.default is None and wrapper != "Array":
+        if column.default is None:
             return replace(column, default=inner_field.default)
         return column
 
