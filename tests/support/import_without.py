@@ -1,6 +1,7 @@
 """Python with the packages of some extras only: `python import_without.py EXTRAS MODULE…` imports all modules of the
 packages named, and `python import_without.py EXTRAS --command ARGUMENT…` runs `oncehouse`. EXTRAS is a comma-separated
-list, `core` for none. Every other package that is installed here cannot be imported.
+list, `core` for none. Every other package that is installed here cannot be imported. With `django` the packages named
+are its apps.
 """
 
 from __future__ import annotations
@@ -45,12 +46,23 @@ def import_all(package: str, without: Sequence[str]) -> None:
             import_all(name, without)
 
 
+def set_up_django(apps: Sequence[str]) -> None:
+    import django
+    from django.conf import settings
+
+    settings.configure(INSTALLED_APPS=apps)
+    django.setup()
+
+
 def main(extras: str, *words: str) -> int:
-    block_others([extra for extra in extras.split(",") if extra != "core"])
+    chosen = extras.split(",")
+    block_others([extra for extra in chosen if extra != "core"])
     if words[0] == "--command":
         from oncehouse.cli.app import run_command
 
         return run_command(list(words[1:]))
+    if "django" in chosen:
+        set_up_django([word for word in words if not word.startswith("-")])
     for word in words:
         if not word.startswith("-"):
             import_all(word, [other[1:] for other in words if other.startswith("-")])

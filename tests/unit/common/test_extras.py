@@ -77,12 +77,19 @@ PARTS = {
     ),
     "messaging,postgres": ("oncehouse.messaging.outbox.relay.postgres_store",),
     "messaging,clickhouse": ("oncehouse.messaging.clickhouse_handler",),
+    "messaging,django": ("oncehouse.messaging.django",),
     "messaging,redis": ("oncehouse.messaging.inbox.redis_inbox",),
     "inlet": ("oncehouse.messaging.inbox.http_endpoint", "oncehouse.messaging.inbox.inlet"),
     "etl": ("oncehouse.etl", "oncehouse.clickhouse", "oncehouse.cli.etl"),
     "sync": ("oncehouse.sync", "-oncehouse.sync.changes.redis_storage", "-oncehouse.sync.django"),
+    "sync,django": ("oncehouse.sync.django", "-oncehouse.sync.django.tasks"),
+    "sync,django,celery": ("oncehouse.sync.django",),
+    "sync,redis": ("oncehouse.sync.changes.redis_storage",),
     "web": ("oncehouse.web", "oncehouse.metrics", "oncehouse.monitoring"),
     "pipeline": ("oncehouse.pipeline", "oncehouse.capacity", "oncehouse.expressions", "oncehouse.ledger"),
+    "protobuf": ("oncehouse.protobuf",),
+    "pipeline,protobuf": ("oncehouse.pipeline.formats.protobuf",),
+    "otel": ("oncehouse.common.tracing", "oncehouse.common.tracing_export"),
 }
 """Modules of a part; after a hyphen, those that need one more extra."""
 
@@ -91,6 +98,18 @@ PARTS = {
 def test_a_part_imports_nothing_outside_of_its_extras(extras):
     done = start(extras, *PARTS[extras])
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["oncehouse.sync.django", "oncehouse.sync.sqlalchemy"])
+def test_a_public_name_whose_extra_is_missing_says_how_to_install_it(package):
+    program = "import import_without; import_without.block_others(['django'])\n"
+    program += f"from {package} import Replacing, ModelSync"
+    support = ROOT / "tests" / "support"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=support, capture_output=True, text=True, check=False
+    )
+    assert f"MissingExtraError: {package}.ModelSync needs the package" in done.stderr
+    assert "pip install 'oncehouse[sync]'" in done.stderr
 
 
 @pytest.mark.parametrize(

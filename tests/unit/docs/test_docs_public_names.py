@@ -16,7 +16,9 @@ PUBLIC = (
     "oncehouse.messaging.consumer",
     "oncehouse.messaging.django",
     "oncehouse.sync.django",
+    "oncehouse.sync.django.compat",
     "oncehouse.sync.django.operations",
+    "oncehouse.sync.django.tasks",
     "oncehouse.sync.sqlalchemy",
 )
 """The modules that docs/versioning.md calls public; their `__all__` lists the names."""

@@ -11,7 +11,9 @@ The names below are imported when they are first asked for. Beside them `operati
 Celery) and `compat` (the names of django-clickhouse) are public modules. Start in `model_sync.py` and `capture.py`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.sync.changes.change import Operation, OperationKind
@@ -35,26 +37,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Append": "model.engines",
-    "Collapsing": "model.engines",
-    "Column": "django.columns",
-    "OperationKind": "changes.change",
-    "ModelSerializer": "django.serializers",
-    "ModelSync": "django.model_sync",
-    "Operation": "changes.change",
-    "OperationStorage": "changes.storage",
-    "Replacing": "model.engines",
-    "VersionedCollapsing": "model.engines",
+    "Append": "oncehouse.sync.model.engines",
+    "Collapsing": "oncehouse.sync.model.engines",
+    "Column": "oncehouse.sync.django.columns",
+    "OperationKind": "oncehouse.sync.changes.change",
+    "ModelSerializer": "oncehouse.sync.django.serializers",
+    "ModelSync": "oncehouse.sync.django.model_sync",
+    "Operation": "oncehouse.sync.changes.change",
+    "OperationStorage": "oncehouse.sync.changes.storage",
+    "Replacing": "oncehouse.sync.model.engines",
+    "VersionedCollapsing": "oncehouse.sync.model.engines",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"oncehouse.sync.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="sync")

@@ -11,7 +11,9 @@
 The names below are imported when they are first asked for. Start in `model_sync.py` and `capture.py`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.sync.changes.change import Operation, OperationKind
@@ -37,27 +39,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Append": "model.engines",
-    "Collapsing": "model.engines",
-    "Column": "sqlalchemy.columns",
-    "OperationKind": "changes.change",
-    "ModelSerializer": "sqlalchemy.serializers",
-    "ModelSync": "sqlalchemy.model_sync",
-    "Operation": "changes.change",
-    "OperationStorage": "changes.storage",
-    "Replacing": "model.engines",
-    "VersionedCollapsing": "model.engines",
-    "configure": "sqlalchemy.sources",
+    "Append": "oncehouse.sync.model.engines",
+    "Collapsing": "oncehouse.sync.model.engines",
+    "Column": "oncehouse.sync.sqlalchemy.columns",
+    "OperationKind": "oncehouse.sync.changes.change",
+    "ModelSerializer": "oncehouse.sync.sqlalchemy.serializers",
+    "ModelSync": "oncehouse.sync.sqlalchemy.model_sync",
+    "Operation": "oncehouse.sync.changes.change",
+    "OperationStorage": "oncehouse.sync.changes.storage",
+    "Replacing": "oncehouse.sync.model.engines",
+    "VersionedCollapsing": "oncehouse.sync.model.engines",
+    "configure": "oncehouse.sync.sqlalchemy.sources",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"oncehouse.sync.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="sync")
