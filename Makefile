@@ -54,8 +54,8 @@ chromium: ## the browser that the dashboard's tests need, installed on Debian wh
 browser: .venv/.package chromium ## the dashboard in a real Chromium; SCREENSHOTS=1 makes those of the docs anew
 	@ONCEHOUSE_BROWSER=required $(BIN)/python -m pytest tests/browser $(if $(SCREENSHOTS),--write-screenshots)
 
-fuzz: .venv/.package ## decoders against far more random and damaged records than in the tests
-	@FUZZ_FACTOR=50 $(BIN)/python -m pytest tests/unit -k fuzz --timeout 3600
+fuzz: .venv/.package ## decoders, times and types against far more random and damaged inputs than in the tests
+	@FUZZ_FACTOR=50 $(BIN)/python -m pytest tests/unit -m fuzz --timeout 3600
 
 bench: setup ## speed on this machine beside others, in about ten minutes; figures go to build/bench.json, plots beside it
 	@$(BIN)/python benchmarks/run.py

@@ -224,5 +224,5 @@ def test_every_older_message_is_what_fastavro_resolves_it_to(case, data):
 
 
 @pytest.mark.parametrize("case", kept_cases("avro.jsonl"), ids=lambda case: case["why"])
-def test_what_fastavro_once_resolved_otherwise_fuzz(case):
+def test_what_fastavro_once_resolved_otherwise(case):
     compare(case["old"], case["new"], case["type"], [write(case["old"], row) for row in case["rows"]])

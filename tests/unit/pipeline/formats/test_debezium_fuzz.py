@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from debezium_examples import FIELDS, FIRST_OFFSET, MYSQL, POSTGRES, column, decode, describe, envelope, write
@@ -44,7 +44,7 @@ EMPTY_DELETE = write({"op": "d", "before": {}, "source": POSTGRES})
 
 @given(RECORDS)
 @example([(b"", None), (EMPTY_DELETE, b"\x80")])
-@settings(examples(40))
+@examples(40)
 def test_any_bytes_are_a_row_or_a_rejection_and_cost_only_themselves(records):
     values, keys = (list(column) for column in zip(*records, strict=True))
     decoded = decode(FIELDS, values, keys)
@@ -92,7 +92,7 @@ def described_columns(draw: st.DrawFn) -> dict[str, Any]:
     st.sampled_from(["Decimal(38, 2)", "Decimal(76, 40)", "String", "Float64", "Int128", "UUID"]),
     st.sampled_from(["{}", "Nullable({})", "Array({})", "Map(String, {})"]),
 )
-@settings(examples(60))
+@examples(60)
 def test_any_value_of_any_column_is_a_row_or_a_rejection_and_costs_only_itself(records, leaf, around):
     fields = {"v": around.format(leaf)}
     values = [

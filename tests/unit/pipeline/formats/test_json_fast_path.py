@@ -327,6 +327,7 @@ def spoil_quotes(chance, style, rows, messages, place) -> None:
     messages[other] = style.write(rows[other])[:at] + b'"' + style.write(rows[other])[at:]
 
 
+@pytest.mark.fuzz  # its examples are counted inside
 def test_a_block_is_read_as_the_parser_would_read_it_whatever_its_layout_and_its_odd_message(
     ways, decode_both
 ):

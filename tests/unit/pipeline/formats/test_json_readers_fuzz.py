@@ -126,5 +126,5 @@ def test_many_messages_alike_are_read_as_other_readers_do(usual, odd, count):
 
 
 @pytest.mark.parametrize("case", kept_cases("json.jsonl"), ids=lambda case: case["why"])
-def test_what_other_readers_once_read_otherwise_fuzz(case):
+def test_what_other_readers_once_read_otherwise(case):
     compare(case["fields"], [case["message"].encode("utf-8", "surrogatepass")])
