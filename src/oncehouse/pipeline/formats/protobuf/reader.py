@@ -301,8 +301,15 @@ def _find_odd(array: pa.Array, wanted: Wanted) -> Mask | None:
             bounds = found.offsets.to_numpy().astype(np.int64)
             items = _find_odd(found.values, inner)
             if is_map(field):
-                items = either(items, repeated_keys(found.values.field("key"), bounds))
+                items = either(items, repeated_keys(_keys(found.values, inner), bounds))
             odd = either(odd, rows_of(items, bounds))
         else:
             odd = either(odd, _find_odd(found, inner))
     return odd
+
+
+def _keys(entries: pa.Array, wanted: Wanted) -> pa.Array:
+    """An entry without a key has the default one."""
+    keys = entries.field("key")
+    default = wanted.descriptor.fields_by_name["key"].default_value
+    return keys.fill_null(pa.scalar(default, keys.type)) if keys.null_count else keys

@@ -89,12 +89,21 @@ def _adapt_single(
     """`always`: an absent value is the default even where the type is Nullable, as in entries of maps."""
     absent_is_null = c.is_nullable(type_) and field.has_presence and not always
     if is_message(field):
-        return _adapt_message(array, field, type_)
+        return _adapt_message(_without_absent(array) if always else array, field, type_)
     if pa.types.is_null(array.type):
         array = pa.nulls(len(array), _NUMBERS[field.type])
     if array.null_count and not absent_is_null:
         array = array.fill_null(pa.scalar(field.default_value, array.type))
     return _name_members(array, field) if field.type == _F.TYPE_ENUM and not _is_number(type_) else array
+
+
+def _without_absent(array: pa.Array) -> pa.Array:
+    """Messages, of which the absent ones are empty."""
+    if not array.null_count:
+        return array
+    if pa.types.is_struct(array.type):
+        return pa.StructArray.from_arrays(array.flatten(), names=array.type.names)
+    return array.fill_null(b"")
 
 
 def _is_number(type_: c.ColumnType) -> bool:
