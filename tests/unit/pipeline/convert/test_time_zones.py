@@ -6,15 +6,11 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.convert.convert import convert
-from oncehouse.pipeline.convert.time_zones import local_to_utc, utc_to_local
 from oncehouse.sync.model.arrow_rows import make_block
 
 # Summer in the north and in the south, half an hour of it, less than 0 of it in winter, months of Ramadan, changes on
@@ -103,31 +99,6 @@ def test_times_inside_of_values_of_models_are_read_in_the_zone_too(type_, nest, 
     naive = datetime(year, 7, 1, 12)
     zoned = naive.replace(tzinfo=ZoneInfo("Europe/Berlin"))
     assert make_block(column, [[nest(naive)]]) == make_block(column, [[nest(zoned)]])
-
-
-@given(
-    zone=st.sampled_from(ZONES),
-    time=st.datetimes(BEGIN, datetime(2298, 1, 1)),
-    unit=st.sampled_from([1, 1000]),
-)
-@example(zone="Europe/Berlin", time=datetime(2040, 7, 1, 12), unit=1)
-@example(zone="Europe/Berlin", time=datetime(2040, 10, 28, 2, 30), unit=1)
-@example(zone="Europe/Berlin", time=datetime(2040, 3, 25, 2, 30, 0, 500_000), unit=1000)
-@example(zone="Australia/Lord_Howe", time=datetime(2040, 10, 7, 2, 15), unit=1)
-def test_any_time_is_its_first_pass_or_the_end_of_its_gap(zone, time, unit):
-    opened = ZoneInfo(zone)
-    time = time.replace(microsecond=time.microsecond // 1000 * 1000 if unit > 1 else 0)
-    ticks = (time - BEGIN) // timedelta(seconds=1 / unit)
-    found = int(local_to_utc(np.array([ticks]), zone, per_second=unit)[0])
-    if is_shown(time, opened):
-        second = int(time.replace(tzinfo=opened, microsecond=0).timestamp())
-        assert found == second * unit + time.microsecond * unit // 1_000_000
-        assert int(utc_to_local(np.array([found]), zone, per_second=unit)[0]) == ticks
-        return
-    assert found % unit == 0
-    before, after = (datetime.fromtimestamp(found // unit - second, opened) for second in (1, 0))
-    assert before.utcoffset() != after.utcoffset()
-    assert before.replace(tzinfo=None) < time < after.replace(tzinfo=None)
 
 
 @pytest.mark.parametrize(
