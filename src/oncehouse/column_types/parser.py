@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _DEEPEST = 32
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f"}
+_SPACE = re.compile(r"[^\S\x1c-\x1f\x85]")  # what Unicode and ClickHouse call a space
+_MOST_DIGITS = 80
+_ESCAPES = {
+    "n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "e": "\x1b",
+    **{letter: letter for letter in "\\'\"`/"},
+}  # fmt: skip
 
 _PLAIN: dict[str, c.ColumnType] = {
     **{f"Int{bits}": c.Integer(bits=bits, signed=True) for bits in (8, 16, 32, 64, 128, 256)},
@@ -170,6 +175,8 @@ class _Reader:
         fields: dict[str, c.ColumnType] = {}
         while True:
             name = self._field_name()
+            if name == "null":
+                self._refuse("ClickHouse keeps the name 'null' for itself; give the element another one")
             if name in fields:
                 self._refuse(f"the element {name!r} stands twice; give each its own name")
             fields[name] = self._type()
@@ -245,7 +252,7 @@ class _Reader:
     # -- the letters ------------------------------------------------------------------------------------
 
     def _skip_space(self) -> None:
-        while self._at < len(self._text) and self._text[self._at].isspace():
+        while self._at < len(self._text) and _SPACE.match(self._text, self._at):
             self._at += 1
 
     def _peek(self) -> str:
@@ -268,27 +275,40 @@ class _Reader:
     def _number(self, least: int, greatest: int, what: str) -> int:
         self._skip_space()
         match = _NUMBER.match(self._text, self._at)
-        if match is None or not least <= int(match[0]) <= greatest:
+        if match is None or len(match[0]) > _MOST_DIGITS or not least <= int(match[0]) <= greatest:
             self._refuse(f"{what} is a number from {least} to {greatest}")
         self._at = match.end()
         return int(match[0])
 
     def _quoted(self, mark: str) -> str:
+        """As ClickHouse reads it: a doubled mark stands for itself, and an unknown escape keeps its backslash."""
         self._at += 1
         letters: list[str] = []
-        while (letter := self._text[self._at : self._at + 1]) != mark:
-            if not letter:
-                self._refuse(f"the quote {mark} is not closed")
-            if letter == "\\":
-                self._at += 1
-                escaped = self._text[self._at : self._at + 1]
-                letter = _ESCAPES.get(escaped, escaped)
-            letters.append(letter)
-            self._at += 1
-        self._at += 1
+        while not self._ends_quoted(mark):
+            letters.append(self._letter(mark))
         if not letters and mark == "`":
             self._refuse("a name may not be empty")
         return "".join(letters)
+
+    def _ends_quoted(self, mark: str) -> bool:
+        if self._text[self._at : self._at + 1] != mark:
+            return False
+        self._at += 1
+        return self._text[self._at : self._at + 1] != mark
+
+    def _letter(self, mark: str) -> str:
+        letter = self._text[self._at : self._at + 1]
+        self._at += 1
+        if letter == "\\":
+            letter = self._text[self._at : self._at + 1]
+            self._at += 1
+            if letter in ("x", "N"):
+                self._refuse(f"write the letter that \\{letter} stands for")
+            if letter:
+                return _ESCAPES.get(letter, "\\" + letter)
+        if not letter:
+            self._refuse(f"the quote {mark} is not closed")
+        return letter
 
     def _refuse(self, advice: str) -> NoReturn:
         raise ConfigurationError(f"type {self._text!r}, at character {self._at + 1}: {advice}")

@@ -1,9 +1,9 @@
-"""Delimited text next to Python's `csv`, on any text: the same rows, but for the rules in which the two differ on purpose.
+"""Delimited text next to Python's `csv`, on any text: the same rows, but for rules in which the two differ on purpose.
 
-The library takes a return alone for a line end, never refuses a quote inside of a value, and has no byte order marks. For
-us a return is a line end only before a newline or the end, a quote that neither begins nor ends a value refuses its line
-(and what its open quote reaches into is no longer compared), a mark at the begin is passed over, blank lines do not count,
-and a line of another number of columns is refused.
+The library takes a return alone for a line end, never refuses a quote inside of a value, and has no byte order marks.
+For us a return is a line end only before a newline or the end, a quote that neither begins nor ends a value refuses its
+line (and what its open quote reaches into is no longer compared), a mark at the begin is passed over, blank lines do
+not count, and a line of another number of columns is refused.
 """
 
 from __future__ import annotations
