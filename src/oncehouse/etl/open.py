@@ -74,10 +74,13 @@ def open_store(settings: EtlSettings, client: Client) -> Iterator[OffsetStore]:
 
             yield RocksDbOffsets(client, f"{settings.database}.OffsetsLocal")
         case "catalog":
+            from oncehouse.common.network_disk import refuse_network_disk
             from oncehouse.etl.state.sql_store import CatalogOffsets
             from oncehouse.ledger.catalog.database import Catalog
 
-            catalog = Catalog(offsets.catalog.get_secret_value() if offsets.catalog else "", "etl")
+            url = offsets.catalog.get_secret_value() if offsets.catalog else ""
+            refuse_network_disk(url, setting="offsets.catalog")
+            catalog = Catalog(url, "etl")
             try:
                 yield CatalogOffsets(catalog)
             finally:

@@ -73,6 +73,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
         "shape": look_at_shape,
         "kafka": look_at_kafka,
         "clickhouse": look_at_clickhouse,
+        "catalog": look_at_catalog_disk,
         "ledger": look_at_ledger,
         "clocks": look_at_clocks,
         "sample": look_at_sample,
@@ -164,6 +165,15 @@ def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
     with open_catalog(pipeline) as catalog:
         check_ledger(pipeline, catalog)
         return (*inspect_room(pipeline, catalog), *inspect_catalog_durability(catalog))
+
+
+def look_at_catalog_disk(pipeline: Pipeline) -> Iterable[Finding]:
+    """Apart from the ledger itself, which may not even be readable there."""
+    from oncehouse.common.network_disk import refuse_network_disk
+    from oncehouse.common.redaction import reveal
+
+    refuse_network_disk(reveal(pipeline.ledger.catalog), setting="ledger.catalog")
+    return ()
 
 
 def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oncehouse.common.network_disk import refuse_network_disk
+from oncehouse.common.redaction import reveal
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas
@@ -46,6 +48,8 @@ def prepare(
     With `may_wait`, ClickHouse may be down. A catalog of an older version is upgraded first, because the checks read
     it; a ledger that does not exist is created last.
     """
+    # Before anything is asked of a file that two machines may have open.
+    refuse_network_disk(reveal(pipeline.ledger.catalog), setting="ledger.catalog")
     # If the version cannot be read, the checks below say what is wrong.
     version = 0
     with suppress(OncehouseError):
