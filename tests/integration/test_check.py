@@ -119,6 +119,59 @@ def test_a_user_with_too_many_rights_is_refused_where_the_file_asks_for_that(mak
     assert refusals(file, capsys) == ["events: clickhouse.user"]
 
 
+def add_view(clickhouse_client, database):
+    clickhouse_client.command(
+        f"CREATE MATERIALIZED VIEW {database}.by_project ENGINE = MergeTree ORDER BY project "
+        "SETTINGS non_replicated_deduplication_window = 1200 "
+        f"AS SELECT project, product_id FROM {database}.events"
+    )
+
+
+def test_a_user_who_may_not_see_other_writers_is_told_what_they_must_not_do(make_file, capsys):
+    (finding,) = check(make_file(user="without_proofs"), capsys)[1]
+    assert finding["level"] == "warning"
+    assert "Other writers must not push the token of a batch out" in finding["what"]
+    assert finding["advice"] == "run: GRANT SELECT ON system.parts TO `without_proofs`"
+
+
+@pytest.mark.parametrize(
+    ("user", "reason", "advice"),
+    [
+        ("without_proofs", "may not read it", "run: GRANT SELECT ON system.query_log TO `without_proofs`"),
+        (
+            "unlogged",
+            "log_queries = 0",
+            "let the user's profile keep ClickHouse's defaults of these settings",
+        ),
+    ],
+)
+def test_a_query_log_that_proves_nothing_is_warned_of_where_views_depend_on_it(
+    user, reason, advice, make_file, capsys, clickhouse_client, database
+):
+    file = make_file(user=user)
+
+    def warnings():
+        code, findings = check(file, capsys)
+        assert code == 0
+        return [finding for finding in findings if finding["where"].endswith(": system.query_log")]
+
+    assert warnings() == []
+    add_view(clickhouse_client, database)
+    (finding,) = warnings()
+    assert (finding["level"], finding["advice"]) == ("warning", advice)
+    assert reason in finding["what"]
+    assert "`views unproven`" in finding["what"]
+    assert "parked" not in finding["what"]
+
+
+def test_a_query_log_that_can_be_read_proves_what_views_need(make_file, capsys, clickhouse_client, database):
+    file = make_file()
+    add_view(clickhouse_client, database)
+    assert check(file, capsys) == (0, [])
+    told = {finding["where"]: finding["level"] for finding in check(file, capsys, "--explain")[1]}
+    assert told[f"{database}.events: system.query_log"] == "ok"
+
+
 def test_a_window_of_no_blocks_is_refused(make_file, capsys, clickhouse_client, database):
     file = make_file()
     clickhouse_client.command(

@@ -58,6 +58,7 @@ _PROFILES = {
     "sleeper": (
         "<function_sleep_max_microseconds_per_block>60000000</function_sleep_max_microseconds_per_block>"
     ),
+    "unlogged": "<log_queries>0</log_queries>",
     "reader": "<readonly>1</readonly>",
     "reader_with_settings": "<readonly>2</readonly>",
 }
@@ -70,6 +71,10 @@ _USERS = {
     "without_processes": (
         "plain",
         ("INSERT, SHOW ON *.*", "SELECT ON *.*", "REVOKE SELECT ON system.processes"),
+    ),
+    "without_proofs": (
+        "plain",
+        (*_LOADING, "REVOKE SELECT ON system.query_log", "REVOKE SELECT ON system.parts"),
     ),
     "of_one_table": ("plain", ("INSERT, SELECT ON of_one_table.events", "SELECT ON system.processes")),
     "of_a_view": ("plain", ("INSERT, SELECT ON of_a_view.*", "SELECT ON system.processes")),
@@ -89,6 +94,7 @@ _USERS = {
             "some_shards_always",
             "little_memory",
             "sleeper",
+            "unlogged",
             "reader",
             "reader_with_settings",
         )

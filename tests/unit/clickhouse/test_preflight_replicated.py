@@ -6,6 +6,7 @@ The answers are those of a server with two replicas, cut down to what is asked; 
 import itertools
 
 import pytest
+from clickhouse_connect.driver import exceptions as driver
 
 from oncehouse.clickhouse import server_names
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
@@ -36,6 +37,7 @@ class RecordedServer:
 
     config = ClickHouse(url="http://recorded:8123", user="loader")
     database = "sales"
+    address = "http://recorded:8123"
 
     def __init__(
         self,
@@ -47,7 +49,9 @@ class RecordedServer:
         family="ReplicatedMergeTree",
         may_sync=True,
         servers=(("ch-1", "u1"),),
+        blocks=("uuid", 7),
     ):
+        self.blocks = blocks
         self.family = family
         engine = f"{family}('/clickhouse/tables/{{shard}}/events', '{{replica}}') ORDER BY project"
         self.engine_full = f"{engine} SETTINGS {settings}"
@@ -69,6 +73,7 @@ class RecordedServer:
 
     def query(self, sql, parameters=None, settings=None):
         answers = {
+            "log_max_index": [self.blocks] if self.blocks else None,
             "FROM system.replicas": [tuple(self.replicas.values())] if self.replicas else None,
             "name = 'insert_quorum'": [(self.quorum,)],
             "'insert_quorum_parallel'": [
@@ -98,7 +103,9 @@ class RecordedServer:
             return [(name, uuid)]
         answer = next(answer for part, answer in answers.items() if part in sql)
         if answer is None:
-            raise ConfigurationError("Not enough privileges") from None
+            raise ConfigurationError("Not enough privileges") from driver.DatabaseError(
+                "Code: 497. DB::Exception: loader: Not enough privileges. (ACCESS_DENIED)"
+            )
         return answer
 
 
@@ -158,11 +165,27 @@ def test_a_batch_that_only_one_replica_confirms_is_a_warning():
 
 
 def test_a_shared_table_is_judged_by_its_window_alone():
-    assert look(family="SharedMergeTree", replicas={}) == ()
+    (counted,) = look(family="SharedMergeTree", replicas={})
+    assert counted.where == "sales.events: blocks of all writers"
     (finding,) = errors(
         look(family="SharedMergeTree", replicas={}, settings="replicated_deduplication_window = 0")
     )
     assert finding.where == "sales.events: replicated_deduplication_window"
+
+
+def test_a_table_whose_blocks_cannot_be_counted_says_that_others_must_not_push_tokens_out():
+    (shared,) = look(family="SharedMergeTree", replicas={})
+    assert shared.level is Level.INFO
+    (denied,) = look(blocks=None)
+    assert denied.level is Level.WARNING
+    assert denied.advice == "run: GRANT SELECT ON system.replicas TO `loader`"
+    for finding in (shared, denied):
+        assert "Other writers must not push the token" in finding.what
+
+
+def test_a_replica_without_its_keeper_is_an_error_of_the_replica_alone():
+    (finding,) = look(replicas=HEALTHY | {"is_session_expired": 1}, blocks=("uuid", -1))
+    assert (finding.level, finding.where) == (Level.ERROR, "sales.events: system.replicas")
 
 
 def reads(**changes):

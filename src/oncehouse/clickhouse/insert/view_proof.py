@@ -57,12 +57,12 @@ def _wait_for_log(client: Client, sql: str, parameters: Mapping[str, Any], since
     try:
         if is_logged():
             return True
-        may_write = _write_log(client)
+        may_write = write_log(client)
         end = time.monotonic() + (_MOMENT_SECONDS if may_write else _WAIT_SECONDS)
         while not (found := is_logged()) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
             if may_write:
-                _write_log(client)
+                write_log(client)
         return found  # noqa: TRY300 - next to the loop that sets it
     except OncehouseError as error:
         if failure_of(error).kind is FailureKind.TRANSIENT:
@@ -70,7 +70,7 @@ def _wait_for_log(client: Client, sql: str, parameters: Mapping[str, Any], since
     return False
 
 
-def _write_log(client: Client) -> bool:
+def write_log(client: Client) -> bool:
     """Have the server write its log down now, where this user may ask for it."""
     for statement in ("SYSTEM FLUSH LOGS query_log", "SYSTEM FLUSH LOGS"):  # before 25.2 only all of them
         try:

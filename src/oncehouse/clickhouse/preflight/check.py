@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
 from oncehouse.clickhouse.preflight.insert_fences import (
+    check_block_count,
     check_sessions,
     check_traffic,
+    has_block_count,
     read_session_reach,
     read_traffic,
 )
+from oncehouse.clickhouse.preflight.query_log import check_query_log, needs_query_log, read_query_log
 from oncehouse.clickhouse.preflight.replica_reads import check_replica_reads, read_replica_reads
 from oncehouse.clickhouse.preflight.replicas import check_replicas, read_replicas
 from oncehouse.clickhouse.preflight.requirements import Needs, needs_of
@@ -39,8 +42,12 @@ def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
     if facts is None or not facts.is_merge_tree:
         return found
     found += tuple(check_sessions(read_session_reach(client)))
+    counted = has_block_count(client, needs.table, facts)
+    found += tuple(check_block_count(facts, client.config.user, is_counted=counted))
     if not facts.is_replicated:
         found += tuple(check_traffic(facts, read_traffic(client, facts)))
+    if needs_query_log(facts):
+        found += tuple(check_query_log(facts, read_query_log(client)))
     views = tuple(check_views(read_views(client, facts), needs))
     if not facts.is_replicated:
         return found + views

@@ -103,10 +103,18 @@ def _sharper_checks(needs: Needs) -> Iterator[Grant]:
     yield Grant(
         privileges="SELECT",
         on="system.parts",
-        why="inserts come more seldom before the table has too many parts",
+        why="blocks of all writers; inserts come more seldom before the table has too many parts",
         optional=True,
     )
-    replicated = "for replicated tables: whether this replica takes inserts"
+    log = "for tables that have materialized views or merge rows: whether an insert whose answer was lost ended well"
+    yield Grant(privileges="SELECT", on="system.query_log", why=log, optional=True)
+    yield Grant(
+        privileges="SYSTEM FLUSH LOGS",
+        on="*.*",
+        why="for the same tables: nine seconds less to wait for that",
+        optional=True,
+    )
+    replicated = "for replicated tables: whether this replica takes inserts, and the blocks of all writers"
     yield Grant(privileges="SELECT", on="system.replicas", why=replicated, optional=True)
     for settings in ("merge_tree_settings", "replicated_merge_tree_settings"):
         why = "for tables that do not name their deduplication window: the server's own"

@@ -1,6 +1,6 @@
 """Whether an insert that comes late or again will be recognized here: sessions, and how much others write.
 
-`check_sessions` and `check_traffic` are pure; the readers change nothing but a session of a second's life.
+What begins with `check_` is pure; the readers change nothing but a session of a second's life.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.error_codes import ErrorCode
+from oncehouse.clickhouse.identifiers import quote
+from oncehouse.clickhouse.insert.block_counts import read_block_count
 from oncehouse.clickhouse.insert.session_fence import explain_refusal, make_open_settings
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.errors import ConfigurationError, OncehouseError
+from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +77,39 @@ def check_sessions(reach: bool | None) -> Iterator[Finding]:
             advice="let all clients, those on executors too, reach the same server (a balancer that goes by the "
             "client's address is not enough), or set clickhouse.insert_sessions: false",
         )
+
+
+def has_block_count(client: Client, table: str, facts: TableFacts) -> bool:
+    """Whether a retry can count the blocks of all writers."""
+    try:
+        return read_block_count(client, table, facts) is not None
+    except TransientError:
+        return True  # it has lost its Keeper, which is said of its replicas
+
+
+def check_block_count(facts: TableFacts, user: str, *, is_counted: bool) -> Iterator[Finding]:
+    if is_counted:
+        return  # `check_traffic` says how many there are
+    where = f"{facts.database}.{facts.table}: blocks of all writers"
+    effect = (
+        "so a retry counts the pipeline's own inserts alone. Other writers must not push the token of a batch out of "
+        "the table's memory before it is retried, or rows that arrived in part are doubled"
+    )
+    if facts.engine.startswith("Shared"):
+        yield Finding(
+            level=Level.INFO,
+            where=where,
+            what=f"the engine {facts.engine} keeps no count of its blocks, {effect}",
+            advice=f"let no other program write to the table, or size {facts.window_setting} for the inserts of all",
+        )
+        return
+    source = "system.replicas" if facts.is_replicated else "system.parts"
+    yield Finding(
+        level=Level.WARNING,
+        where=where,
+        what=f"the user {user!r} may not read {source}, {effect}",
+        advice=f"run: GRANT SELECT ON {source} TO {quote(user)}",
+    )
 
 
 def read_traffic(client: Client, facts: TableFacts) -> int | None:
