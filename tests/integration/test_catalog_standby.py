@@ -7,7 +7,7 @@ import psycopg
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.pipeline.checks.catalog_durability import inspect_catalog_durability
-from postgres_pair import PostgresPair
+from postgres_pair import PostgresPair, wait_for
 
 
 def look(url: str) -> dict[str, Level]:
@@ -35,3 +35,24 @@ def test_an_asynchronous_standby_is_warned_of_and_a_synchronous_one_is_not(tmp_p
         with psycopg.connect(pair.primary.dsn, autocommit=True) as connection:
             connection.execute("CREATE TABLE waits_for_the_standby ()")
         assert not [what for what in look(as_loader) if "standby" in what]
+        pair.primary.ask("ALTER ROLE loader SET synchronous_commit = remote_write")
+        assert [what for what in look(as_loader) if "synchronous_commit is remote_write" in what]
+
+
+def test_a_standby_that_is_not_connected_is_seen_by_its_slot(tmp_path_factory):
+    with PostgresPair(tmp_path_factory.mktemp("pair")) as pair:
+        pair.primary.ask("CREATE ROLE loader LOGIN")
+        pair.primary.ask("SELECT pg_create_physical_replication_slot('second', true)")
+        pair.standby.ask("ALTER SYSTEM SET primary_slot_name = 'second'")
+        pair.standby.ask("SELECT pg_reload_conf()")
+        active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'second'"
+        wait_for(lambda: pair.primary.ask(active) is True, "the standby to use its slot")
+        as_loader = pair.url.replace("//postgres@", "//loader@")
+        wait_for(
+            lambda: "a standby follows and synchronous_standby_names" in "".join(look(as_loader)),
+            "the standby",
+        )
+        pair.cut_off()
+        wait_for(lambda: pair.primary.ask(active) is False, "the slot to be free")
+        (found,) = [what for what in look(as_loader) if "standby" in what]
+        assert found.startswith("the replication slot second is kept for a standby that is not connected")

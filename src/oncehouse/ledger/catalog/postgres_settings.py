@@ -16,6 +16,11 @@ _STANDBYS = text(
     "SELECT count(*) FROM pg_stat_replication AS sender WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots AS slot "
     "WHERE slot.active_pid = sender.pid AND slot.slot_type = 'logical')"
 )
+# The primary keeps its log for whoever uses such a slot: mostly a standby, and one that is away just now.
+_IDLE_SLOTS = text(
+    "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active AND NOT temporary "
+    "ORDER BY slot_name"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +29,8 @@ class PostgresFacts:
     """As they hold for the pipeline's user."""
     standbys: int
     """Those that are connected now."""
+    idle_slots: tuple[str, ...] = ()
+    """Replication slots of standbys that are not connected."""
 
 
 def read_postgres_facts(catalog: Catalog) -> PostgresFacts | None:
@@ -33,4 +40,7 @@ def read_postgres_facts(catalog: Catalog) -> PostgresFacts | None:
     with catalog.read() as connection:
         rows = connection.execute(_SETTINGS, {"names": list(_NAMES)}).all()
         standbys = connection.execute(_STANDBYS).scalar_one()
-    return PostgresFacts(settings={row.name: row.setting for row in rows}, standbys=standbys)
+        idle_slots = connection.execute(_IDLE_SLOTS).scalars().all()
+    return PostgresFacts(
+        settings={row.name: row.setting for row in rows}, standbys=standbys, idle_slots=tuple(idle_slots)
+    )

@@ -28,13 +28,13 @@ def check_catalog_durability(facts: PostgresFacts) -> Iterator[Finding]:
     if warnings:
         yield from warnings
         return
-    followers = f"{facts.standbys} standbys follow" if facts.standbys else "no standby follows just now"
+    followers = _describe_standbys(facts) or "no standby follows just now"
     yield Finding(
         level=Level.OK,
         where=_WHERE,
         what=f"PostgreSQL confirms what it keeps: synchronous_commit is {facts.settings['synchronous_commit']}, "
         f"{followers}. Whether another server would be promoted without the last transactions (one that is not "
-        "connected, or a provider's own copy) cannot be seen from here",
+        "connected and has no slot, or a provider's own copy) cannot be seen from here",
     )
 
 
@@ -54,21 +54,47 @@ def _check_server(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _check_standbys(facts: PostgresFacts) -> Iterator[Finding]:
-    if not facts.standbys:
+    following = _describe_standbys(facts)
+    if not following:
         return
-    following = f"{facts.standbys} standbys follow" if facts.standbys > 1 else "a standby follows"
+    commit = facts.settings["synchronous_commit"]
     if not facts.settings["synchronous_standby_names"]:
         yield _warn(
             f"{following} and synchronous_standby_names is empty: one that is promoted may lack the last transactions",
             "set synchronous_standby_names, or your tool's synchronous mode (Patroni: synchronous_mode); how, and what "
-            "happens without it, stands in docs/cluster.md",
+            f"happens without it, stands in docs/cluster.md{_advise_slots(facts)}",
         )
-    elif facts.settings["synchronous_commit"] == "local":
+    elif commit == "local":
         yield _warn(
             f"{following}, but synchronous_commit is local: transactions are confirmed before a standby has them, and "
             "one that is promoted may lack the last ones",
             _SET_COMMIT,
         )
+    elif commit == "remote_write":
+        yield _warn(
+            f"{following}, but synchronous_commit is remote_write: transactions are confirmed before they are on a "
+            "standby's disk, and one whose machine crashed before it is promoted may lack the last ones",
+            _SET_COMMIT,
+        )
+
+
+def _describe_standbys(facts: PostgresFacts) -> str:
+    """Empty: there is no sign of one."""
+    signs = []
+    if facts.standbys:
+        signs.append(f"{facts.standbys} standbys follow" if facts.standbys > 1 else "a standby follows")
+    if slots := facts.idle_slots:
+        named = f"slots {', '.join(slots)} are" if len(slots) > 1 else f"slot {slots[0]} is"
+        signs.append(f"the replication {named} kept for a standby that is not connected")
+    return " and ".join(signs)
+
+
+def _advise_slots(facts: PostgresFacts) -> str:
+    if not facts.idle_slots:
+        return ""
+    return (
+        f". If no standby will come back to it, run: SELECT pg_drop_replication_slot('{facts.idle_slots[0]}')"
+    )
 
 
 def _warn(what: str, advice: str) -> Finding:

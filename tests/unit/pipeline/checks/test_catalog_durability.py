@@ -26,6 +26,11 @@ SOUND = {"synchronous_commit": "on", "synchronous_standby_names": "", "fsync": "
             ["synchronous_commit is local"],
         ),
         (
+            {"synchronous_standby_names": "*", "synchronous_commit": "remote_write"},
+            1,
+            ["synchronous_commit is remote_write"],
+        ),
+        (
             {"synchronous_commit": "off"},
             1,
             ["synchronous_commit is off", "synchronous_standby_names is empty"],
@@ -41,8 +46,42 @@ def test_each_way_to_lose_transactions_is_a_warning_with_its_remedy(changes, sta
 
 
 @pytest.mark.parametrize(
+    ("standbys", "slots", "named"),
+    [
+        (
+            0,
+            ("two",),
+            "the replication slot two is kept for a standby that is not connected and synchronous_standby",
+        ),
+        (
+            1,
+            ("two", "x"),
+            "a standby follows and the replication slots two, x are kept for a standby that is not con",
+        ),
+    ],
+)
+def test_a_slot_shows_a_standby_that_is_away(standbys, slots, named):
+    facts = PostgresFacts(settings=SOUND, standbys=standbys, idle_slots=slots)
+    (found,) = check_catalog_durability(facts)
+    assert found.level is Level.WARNING
+    assert found.what.startswith(named)
+    assert found.advice.endswith("run: SELECT pg_drop_replication_slot('two')")
+    synchronous = SOUND | {"synchronous_standby_names": "*"}
+    (found,) = check_catalog_durability(
+        PostgresFacts(settings=synchronous, standbys=standbys, idle_slots=slots)
+    )
+    assert found.level is Level.OK
+
+
+@pytest.mark.parametrize(
     ("changes", "standbys"),
-    [({}, 0), ({"synchronous_standby_names": "*"}, 1), ({"synchronous_commit": "local"}, 0)],
+    [
+        ({}, 0),
+        ({"synchronous_standby_names": "*"}, 1),
+        ({"synchronous_standby_names": "*", "synchronous_commit": "remote_apply"}, 1),
+        ({"synchronous_commit": "local"}, 0),
+        ({"synchronous_commit": "remote_write"}, 0),
+    ],
 )
 def test_what_is_right_says_what_cannot_be_seen(changes, standbys):
     (found,) = check_catalog_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys))
