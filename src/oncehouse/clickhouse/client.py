@@ -48,6 +48,8 @@ _Answer = TypeVar("_Answer")
 CHECK_COMMAND = "oncehouse check"
 _CHUNK_BYTES = 1 << 20
 _PING_SECONDS = 3.0
+# Bad gateway, service unavailable, gateway timeout: ClickHouse itself never answers a ping with them.
+_FROM_A_PROXY = {502, 503, 504}
 # Answers decide what is inserted: none may be an old one, or a part of one that a profile lets pass for the whole.
 _HONEST: Mapping[str, str | int] = {"async_insert": 0, "use_query_cache": 0, **WHOLE_ANSWERS}
 _DRIVER_PREFIX = re.compile(
@@ -187,14 +189,17 @@ class Client:
         """Also the cheapest way to find out whether the server answers and lets the user in."""
         return self._call(lambda http: http.server_version or "")
 
-    def answers(self) -> bool:
-        """Whether the server answers at all, whatever it says; one that is frozen does not, and that is soon known."""
+    def find_trouble(self) -> str | None:
+        """Why the server does not answer, whatever it would say; one that is frozen does not, and that is soon known.
+
+        What a proxy says in the place of a server that is away is no answer of the server.
+        """
         try:
             http = _open(self.config, os.getpid())
-            http.http.request("GET", f"{http.url}/ping", timeout=_PING_SECONDS, retries=False)
+            answer = http.http.request("GET", f"{http.url}/ping", timeout=_PING_SECONDS, retries=False)
         except _DRIVER_ERRORS:
-            return False
-        return True
+            return "no answer to a ping"
+        return f"HTTP {answer.status} to a ping" if answer.status in _FROM_A_PROXY else None
 
     def drop_connections(self) -> None:
         """Let the next call connect anew, as another process would."""

@@ -154,7 +154,7 @@ def with_merging_fields(pipeline: Pipeline) -> Pipeline:
 
 def with_merging_fields_if_up(pipeline: Pipeline) -> Pipeline | None:
     """As `with_merging_fields`; None while ClickHouse does not answer, or does not show all tables."""
-    if not connect(pipeline.clickhouse).answers():
+    if connect(pipeline.clickhouse).find_trouble() is not None:
         return None
     with suppress(OncehouseError):  # who inserts says what is wrong
         facts = read_tables(pipeline)

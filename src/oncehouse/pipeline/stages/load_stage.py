@@ -84,7 +84,7 @@ class LoadStage:
         self._server = ServerWatch(
             Server(
                 name=f"ClickHouse at {self._client.address}",
-                find_trouble=self._find_trouble,
+                find_trouble=self._client.find_trouble,
                 meanwhile="What is read waits in the ledger, and is inserted in large batches when it is back.",
             ),
             LeasePauses(catalog, lease),
@@ -185,9 +185,6 @@ class LoadStage:
         """A small batch only for a server that answers: once it is cut it cannot grow any more."""
         rows = sum(part.live_rows for part in planned.parts)
         return rows >= self._limits[planned.table].min_rows or not self._server.is_away()
-
-    def _find_trouble(self) -> str | None:
-        return None if self._client.answers() else "no answer to a ping"
 
     def _seconds_since(self, times: Mapping[str, float], table: str) -> float:
         """On this process's own clock: the catalog's may be set back."""

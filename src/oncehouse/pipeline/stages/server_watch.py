@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from oncehouse.errors import OncehouseError
@@ -80,11 +80,20 @@ class ServerWatch:
             return trouble is not None
 
     def _watch(self, over: threading.Event) -> None:
+        reported = ""
         while not over.wait(PROBE_SECONDS):
-            # Whoever writes to the catalog for more than to note something ends the run for what is wrong with it.
-            with suppress(OncehouseError):
+            try:
                 self.ask()
                 self._pauses.write()
+            except OncehouseError:
+                # The threads that write more than notes to the catalog end the run for what is wrong with it.
+                continue
+            except Exception as error:  # noqa: BLE001 - without this thread an outage would stay unnoticed
+                if (text := f"{type(error).__name__}: {error}") != reported:
+                    reported = text
+                    self._say(
+                        f"It is unknown whether {self._server.name} answers ({text}). It is asked again."
+                    )
 
     def _report_away(self, trouble: str) -> None:
         self._away_since = self._now()

@@ -76,7 +76,7 @@ MERGING = TableFacts(
 def running(pipeline, catalog, monkeypatch):
     """StageSupervisor of a process that found no ClickHouse; it comes back, first without the table."""
 
-    answers = iter([False, True, True, True])
+    troubles = iter(["no answer to a ping", None, None, None])
     looks = iter([None, {}, {"shop.events": MERGING}])
 
     def look(_pipeline):
@@ -84,7 +84,7 @@ def running(pipeline, catalog, monkeypatch):
             raise TransientError("gone again")
         return found
 
-    monkeypatch.setattr(preflight, "connect", lambda _: SimpleNamespace(answers=lambda: next(answers)))
+    monkeypatch.setattr(preflight, "connect", lambda _: SimpleNamespace(find_trouble=lambda: next(troubles)))
     monkeypatch.setattr(preflight, "read_tables", look)
     monkeypatch.setattr(supervisor, "_TABLES_SECONDS", 0.001)
     made = supervisor.StageSupervisor(

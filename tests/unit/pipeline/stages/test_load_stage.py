@@ -47,9 +47,9 @@ class FakeServer:
             raise TransientError("no answer")
         return [(self.parts,)]
 
-    def answers(self) -> bool:
+    def find_trouble(self) -> str | None:
         self.asked += 1
-        return self.there
+        return None if self.there else "no answer to a ping"
 
     def _answer(self, *, taken: bool) -> InsertAnswer:
         if taken:

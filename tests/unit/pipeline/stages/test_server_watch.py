@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from live_pipeline import wait_until
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.leases import LeasePauses, acquire, list_leases
 from oncehouse.ledger.models import Stage
+from oncehouse.pipeline.stages import server_watch
 from oncehouse.pipeline.stages.server_watch import Server, ServerWatch
 
 
@@ -63,6 +65,24 @@ def test_a_single_failure_is_no_outage_but_for_who_decides_by_it(setup):
     assert setup.watch.is_away(), "a moment ago it was"
     setup.clock += 1
     assert not setup.watch.is_away()
+
+
+def test_a_probe_that_fails_in_an_unknown_way_is_said_once_and_asked_again(setup, monkeypatch):
+    monkeypatch.setattr(server_watch, "PROBE_SECONDS", 0.001)
+    failures = iter([ValueError("odd")] * 5)
+
+    def find_trouble():
+        if (error := next(failures, None)) is not None:
+            raise error
+        return "refused"
+
+    server = Server(name="Kafka at k:9092", find_trouble=find_trouble, meanwhile="Nothing is read.")
+    with ServerWatch(server, setup.pauses, say=setup.said.append).watching():
+        wait_until(lambda: setup.note is not None, "the note in the lease")
+    assert setup.said == [
+        "It is unknown whether Kafka at k:9092 answers (ValueError: odd). It is asked again.",
+        "Kafka at k:9092 does not answer (refused). Nothing is read.",
+    ]
 
 
 def test_pauses_of_several_reasons_are_all_noted_and_end_one_by_one(setup):
