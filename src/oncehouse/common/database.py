@@ -41,7 +41,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from oncehouse.common.file_permissions import describe_denied, make_private_file, make_private_folder
 from oncehouse.common.redaction import remember
-from oncehouse.common.sqlite_lock import WAIT_SECONDS, LockWait
+from oncehouse.common.sqlite_lock import WAIT_SECONDS, LockedError, LockWait
 from oncehouse.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -61,6 +61,7 @@ _PASSING_SQLITE_CODES = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 }
+_LOCKED_SQLITE_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DENIED_SQLITE_CODES = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _DAMAGED_SQLITE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SHUT_OUT_WORDS = (
@@ -76,7 +77,6 @@ _ABSENT_STATES = {_ABSENT_TABLE_STATE, "42703"}
 _ABSENT_WORDS = (_ABSENT_TABLE_WORDS, "no such column", "has no column named")
 _POSTGRES_DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x6F6E6365
-_BUSY_MILLISECONDS = 60_000
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 # A peer that vanished without a word (a pulled cable, a forgetful firewall) is noticed in a minute, not in two hours.
@@ -213,13 +213,15 @@ def _open_sqlite(
     )
     if path is not None:
         _make_file(path, setting)
+    # For locks other than that of writers: of a process that makes the log readable again, or keeps the file to itself.
+    busy_milliseconds = round(lock_seconds * 1000)
     lock = None if path is None else LockWait(path, wait_seconds=lock_seconds, report=report)
     # Transactions are begun by hand (below), so that a writer takes its lock first and never deadlocks
     # by upgrading a read lock.
     engine = create_engine(
         url,
         connect_args={
-            "timeout": _BUSY_MILLISECONDS / 1000,
+            "timeout": lock_seconds,
             "check_same_thread": False,
             "isolation_level": None,
         },
@@ -229,7 +231,7 @@ def _open_sqlite(
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}")
+        connection.execute(f"PRAGMA busy_timeout={busy_milliseconds}")
 
     if path is not None:
         _follow_file(engine, path)
@@ -240,7 +242,7 @@ def _open_sqlite(
             if lock is None:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:
-                lock.acquire(lambda seconds: _try_to_begin(connection, seconds))
+                lock.acquire(lambda seconds: _try_to_begin(connection, seconds, busy_milliseconds))
         else:
             # It takes no lock and cannot fail, so it need not go the long way on which errors are wrapped.
             connection.connection.driver_connection.execute("BEGIN")
@@ -248,7 +250,7 @@ def _open_sqlite(
     return engine
 
 
-def _try_to_begin(connection: Connection, seconds: float) -> bool:
+def _try_to_begin(connection: Connection, seconds: float, busy_milliseconds: int) -> bool:
     """Whether a transaction has begun that may write; False while another one may."""
     driver: Any = connection.connection.driver_connection
     driver.execute(f"PRAGMA busy_timeout={round(seconds * 1000)}")
@@ -259,7 +261,7 @@ def _try_to_begin(connection: Connection, seconds: float) -> bool:
             raise
         return False
     finally:
-        driver.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}")
+        driver.execute(f"PRAGMA busy_timeout={busy_milliseconds}")
     return True
 
 
@@ -355,13 +357,18 @@ def wrap_error(
         return CorruptFileError(
             f"{what}: {where} is damaged ({line}); nothing was written. {damaged}".rstrip()
         )
-    if (refused := _wrap_refused_write(error, what, where, line)) is not None:
+    if (refused := _wrap_refused(error, what, where, line)) is not None:
         return refused
     return wrap_text(text, what=what, where=where, passing=is_passing(error))
 
 
-def _wrap_refused_write(error: DBAPIError, what: str, where: str, line: str) -> OncehouseError | None:
-    """By the disk, or by the rights of the file."""
+def _wrap_refused(error: DBAPIError, what: str, where: str, line: str) -> OncehouseError | None:
+    """By another process, by the disk, or by the rights of the file."""
+    if is_locked(error):
+        return LockedError(
+            f"{what}: {where} is locked by another process ({line}). Nothing was written. Find out which one uses it, "
+            "and wait for it or end it; it may be tried again."
+        )
     if is_full(error):
         return FullDiskError(
             f"{what}: no space is left for {where} ({line}). Nothing was written: free some space on its disk; it may "
@@ -454,6 +461,12 @@ def is_passing(error: DBAPIError) -> bool:
         # The low byte is the primary code, the rest says more about it.
         return code & 0xFF in _PASSING_SQLITE_CODES
     return isinstance(error, OperationalError)
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether SQLite has waited for another process in vain."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _LOCKED_SQLITE_CODES
 
 
 def is_denied(error: DBAPIError) -> bool:

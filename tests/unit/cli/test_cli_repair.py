@@ -49,7 +49,7 @@ CLEAN = RepairPlan(catalog=None, files=(), files_checked=12)
 @pytest.fixture
 def planned(monkeypatch):
     def plan(found: RepairPlan) -> None:
-        monkeypatch.setattr(repair, "plan_repair", lambda _pipeline, **_: found)
+        monkeypatch.setattr(repair, "plan_repair", lambda _pipeline, _say, **_: found)
 
     return plan
 
@@ -134,7 +134,7 @@ def test_a_catalog_that_cannot_come_back_ends_with_3_and_its_reasons(file, appli
 def test_whoever_gives_rows_again_can_say_so(file, monkeypatch):
     said = []
 
-    def plan(_pipeline, *, given_again):
+    def plan(_pipeline, _say, *, given_again):
         said.append(given_again)
         return CLEAN
 

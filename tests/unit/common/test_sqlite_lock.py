@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from sqlalchemy import text
 
@@ -10,6 +14,7 @@ from oncehouse.common import sqlite_lock
 from oncehouse.common.database import begin, open_engine
 from oncehouse.common.sqlite_lock import LockedError, find_pid
 from oncehouse.errors import TransientError
+from oncehouse.ledger.catalog import database as catalog_database
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.leases import acquire
 from oncehouse.ledger.models import Stage
@@ -75,6 +80,37 @@ def test_a_holder_that_this_machine_does_not_know_is_called_another_process(path
     with begin(engine, whose="a test") as connection:
         connection.execute(text("INSERT INTO some VALUES (1)"))
     engine.dispose()
+
+
+@contextmanager
+def kept_to_itself(path) -> Iterator[None]:
+    """Another connection lets no one else read or write the file."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def test_a_file_that_another_process_keeps_to_itself_is_waited_for_once(path, monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(catalog_database.time, "sleep", waits.append)
+    first = Catalog(f"sqlite:///{path}", "events")
+    first.prepare()
+    first.close()
+    with kept_to_itself(path):
+        catalog = Catalog(f"sqlite:///{path}", "events", lock_seconds=0.05)
+        for attempt in (
+            catalog.version,
+            lambda: acquire(catalog, Stage.INGEST, holder="me", lease_seconds=60),
+        ):
+            with pytest.raises(LockedError, match=r"the catalog sqlite:.* is locked by another process"):
+                attempt()
+    assert waits == []
+    assert catalog.version()
+    catalog.close()
 
 
 @pytest.mark.usefixtures("soon")

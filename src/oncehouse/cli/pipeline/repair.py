@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
-from oncehouse.cli.output import say, show_json, spell_time
+from oncehouse.cli.output import say, say_aside, show_json, spell_time
 from oncehouse.cli.pipeline.verify import DIFFERENCE_EXIT_CODE
 from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
@@ -69,7 +69,7 @@ def repair(
 def _plan(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
     from oncehouse.pipeline.repair.repair import plan_repair
 
-    found = plan_repair(pipeline, given_again=given_again)
+    found = plan_repair(pipeline, say_aside, given_again=given_again)
     if as_json:
         show_json(PlannedRepair(pipeline=pipeline.pipeline, ok=found.is_clean, plan=found))
     else:
@@ -139,7 +139,7 @@ def _tell_offsets(ranges: Sequence[OffsetRange]) -> str:
 def _apply(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
     from oncehouse.pipeline.repair.repair import apply_repair
 
-    result = apply_repair(pipeline, (lambda _: None) if as_json else say, given_again=given_again)
+    result = apply_repair(pipeline, say_aside if as_json else say, given_again=given_again)
     whole = not result.refused and (result.catalog is None or not result.catalog.refused)
     if as_json:
         show_json(DoneRepair(pipeline=pipeline.pipeline, ok=whole, result=result))

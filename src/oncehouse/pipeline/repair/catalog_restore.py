@@ -22,6 +22,8 @@ from oncehouse.ledger.catalog.table_adoption import Adoption
 from oncehouse.ledger.marks import drop_damaged, read_marks
 from oncehouse.ledger.models import OffsetRange
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.checks.startup import ignore
 from oncehouse.pipeline.repair.kafka_availability import KafkaFacts, missing_offsets
 from oncehouse.pipeline.repair.sqlite_catalog_file import fill_catalog
 from oncehouse.pipeline.repair.table_diff import (
@@ -191,7 +193,9 @@ def _describe_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iter
 # -- doing it -----------------------------------------------------------------------------------------------
 
 
-def restore_lost(pipeline: Pipeline, client: Client, planned: CatalogRepair) -> Path | None:
+def restore_lost(
+    pipeline: Pipeline, client: Client, planned: CatalogRepair, say: Callable[[str], None] = ignore
+) -> Path | None:
     """Enter the snapshot, or an empty ledger; returns where a damaged SQLite file was put aside."""
     _require_possible(pipeline, planned)
     require_quiet(client, pipeline)
@@ -203,8 +207,8 @@ def restore_lost(pipeline: Pipeline, client: Client, planned: CatalogRepair) -> 
         def fill(catalog: Catalog) -> None:
             table_adoption.restore(catalog, base, adopted, identity)
 
-        aside = fill_catalog(pipeline, fill)
-    catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
+        aside = fill_catalog(pipeline, fill, say)
+    catalog = open_catalog(pipeline, report=say)
     try:
         _renew_snapshots(catalog, store)
         drop_damaged(store, pipeline.pipeline)

@@ -35,6 +35,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.stale_catalog import describe_age
+from oncehouse.pipeline.checks.startup import ignore
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.maintenance.verify_files import NamedFile, check_files, list_files
 from oncehouse.pipeline.repair.catalog_restore import (
@@ -83,12 +84,14 @@ class RepairResult:
     refused: tuple[Refusal, ...]
 
 
-def plan_repair(pipeline: Pipeline, *, given_again: bool = False) -> RepairPlan:
+def plan_repair(
+    pipeline: Pipeline, say: Callable[[str], None] = ignore, *, given_again: bool = False
+) -> RepairPlan:
     """Inspect everything; nothing is changed. `given_again`: the user will write rows again that are not in Kafka."""
-    if (found := _find_problem(pipeline)) is not None:
-        planned = _plan_catalog(pipeline, found, given_again=given_again)
+    if (found := _find_problem(pipeline, say)) is not None:
+        planned = _plan_catalog(pipeline, found, say, given_again=given_again)
         return RepairPlan(catalog=planned, files=(), files_checked=None)
-    catalog = open_catalog(pipeline)
+    catalog = open_catalog(pipeline, report=say)
     try:
         repairs, checked = _plan_files(pipeline, catalog)
         return RepairPlan(catalog=None, files=repairs, files_checked=checked)
@@ -101,9 +104,9 @@ def apply_repair(
 ) -> RepairResult:
     """Do what the plan says; raises LeaseHeldError while a pipeline runs."""
     planned, aside = None, None
-    if (found := _find_problem(pipeline)) is not None:
+    if (found := _find_problem(pipeline, say)) is not None:
         say(f"the catalog: {found.problem}")
-        planned, aside = _bring_back(pipeline, found, given_again=given_again)
+        planned, aside = _bring_back(pipeline, found, say, given_again=given_again)
         if planned.refused:
             return RepairResult(catalog=planned, put_aside=None, done=(), refused=())
     catalog = open_catalog(pipeline, report=say)
@@ -126,13 +129,13 @@ class _Problem:
     """Nothing of it can be used; otherwise it is sound, but older than the tables."""
 
 
-def _find_problem(pipeline: Pipeline) -> _Problem | None:
+def _find_problem(pipeline: Pipeline, say: Callable[[str], None]) -> _Problem | None:
     client = connect(pipeline.clickhouse)
     if (problem := inspect_catalog_file(pipeline)) is not None:
         with _needing_servers(pipeline, problem):
             _require_ledger(pipeline, client, problem)
         return _Problem(problem=problem, is_lost=True)
-    catalog = open_catalog(pipeline)
+    catalog = open_catalog(pipeline, report=say)
     try:
         store = FileStore(pipeline.ledger.files)
         age = describe_age(catalog, store) or _describe_excess(client, pipeline, catalog)
@@ -160,12 +163,14 @@ def _needing_servers(pipeline: Pipeline, problem: str) -> Iterator[None]:
         ) from error
 
 
-def _plan_catalog(pipeline: Pipeline, found: _Problem, *, given_again: bool) -> CatalogRepair:
+def _plan_catalog(
+    pipeline: Pipeline, found: _Problem, say: Callable[[str], None], *, given_again: bool
+) -> CatalogRepair:
     client, ask = connect(pipeline.clickhouse), partial(_ask_kafka, pipeline)
     with _needing_servers(pipeline, found.problem):
         if found.is_lost:
             return plan_lost(pipeline, client, found.problem, ask, given_again=given_again)
-        catalog = open_catalog(pipeline)
+        catalog = open_catalog(pipeline, report=say)
         try:
             return plan_older(pipeline, client, catalog, found.problem, ask, given_again=given_again)
         finally:
@@ -173,19 +178,19 @@ def _plan_catalog(pipeline: Pipeline, found: _Problem, *, given_again: bool) -> 
 
 
 def _bring_back(
-    pipeline: Pipeline, found: _Problem, *, given_again: bool
+    pipeline: Pipeline, found: _Problem, say: Callable[[str], None], *, given_again: bool
 ) -> tuple[CatalogRepair, Path | None]:
     """Planned once more, because the leases are held only now; a plan that is refused is returned without effect."""
     client = connect(pipeline.clickhouse)
     if found.is_lost:
         require_quiet(client, pipeline)
-        planned = _plan_catalog(pipeline, found, given_again=given_again)
-        return planned, None if planned.refused else restore_lost(pipeline, client, planned)
-    catalog = open_catalog(pipeline)
+        planned = _plan_catalog(pipeline, found, say, given_again=given_again)
+        return planned, None if planned.refused else restore_lost(pipeline, client, planned, say)
+    catalog = open_catalog(pipeline, report=say)
     try:
         with _all_leases(pipeline, catalog, may_be_behind=True) as held:
             require_quiet(client, pipeline)
-            planned = _plan_catalog(pipeline, found, given_again=given_again)
+            planned = _plan_catalog(pipeline, found, say, given_again=given_again)
             if not planned.refused:
                 catch_up(pipeline, client, catalog, held[Stage.INGEST].token, planned)
     finally:

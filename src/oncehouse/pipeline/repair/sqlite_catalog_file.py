@@ -42,17 +42,19 @@ def inspect_catalog_file(pipeline: Pipeline) -> str | None:
     return None
 
 
-def fill_catalog(pipeline: Pipeline, fill: Callable[[Catalog], None]) -> Path | None:
+def fill_catalog(
+    pipeline: Pipeline, fill: Callable[[Catalog], None], say: Callable[[str], None]
+) -> Path | None:
     """Let `fill` write the pipeline into a catalog that does not know it; returns where a damaged file was put."""
     url = pipeline.ledger.catalog.get_secret_value()
     path = database_file(url)
     if path is None or (path.is_file() and not _is_damaged(url, pipeline.pipeline)):
-        _fill(url, pipeline.pipeline, fill)
+        _fill(url, pipeline.pipeline, fill, say)
         return None
     stamp = time.time_ns() // 1_000_000
     new = path.with_name(f"{path.name}.restored-{stamp}")
     try:
-        _fill(f"sqlite:///{new}", pipeline.pipeline, fill)
+        _fill(f"sqlite:///{new}", pipeline.pipeline, fill, say)
         _require_intact(new)
         return _put_in_place(path, new, path.with_name(f"{path.name}.damaged-{stamp}"))
     finally:
@@ -68,8 +70,8 @@ def _is_damaged(url: str, pipeline: str) -> bool:
         catalog.close()
 
 
-def _fill(url: str, pipeline: str, fill: Callable[[Catalog], None]) -> None:
-    catalog = Catalog(url, pipeline)
+def _fill(url: str, pipeline: str, fill: Callable[[Catalog], None], say: Callable[[str], None]) -> None:
+    catalog = Catalog(url, pipeline, report=say)
     try:
         catalog.prepare()
         fill(catalog)

@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from frozen_locker import locked_by_frozen_process
 from ledger_examples import take_lease
+from oncehouse.common import sqlite_lock
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.ledger.catalog import leases, snapshots, table_adoption
 from oncehouse.ledger.catalog.batches import find_batch, list_batches, open_parts
@@ -389,6 +391,28 @@ def test_a_catalog_that_cannot_come_back_is_left_alone_with_its_reasons(servers)
     servers.earliest = 0
     assert not repair.apply_repair(servers.pipeline, lambda _: None).catalog.refused
     assert repair.plan_repair(servers.pipeline).is_clean
+
+
+def test_a_catalog_that_a_frozen_process_has_locked_is_told_of_while_it_is_brought_back(servers, monkeypatch):
+    monkeypatch.setattr(sqlite_lock, "REPORT_SECONDS", 0.05)
+    servers.make_batch(servers.ingest(range(3)))
+    mark = "shop/marks/load-000000000005-00000000.json"
+    servers.store.replace(mark, b"{")
+    os.utime(f"{servers.store.root}/{mark}", (0.0, 0.0))
+    for lease in leases.list_leases(servers.catalog):
+        leases.release(servers.catalog, lease)
+    said: list[str] = []
+    with locked_by_frozen_process(servers.folder / "catalog.db") as holder:
+
+        def say(text: str) -> None:
+            said.append(text)
+            if f"is locked by process {holder.pid}" in text:
+                holder.kill()
+
+        result = repair.apply_repair(servers.pipeline, say)
+    assert result.catalog is not None
+    assert [text for text in said if "is locked by process" in text]
+    assert [text for text in said if "is not locked any more" in text]
 
 
 def test_a_damaged_mark_is_named_and_gone_when_the_catalog_was_compared_with_the_tables(servers):
