@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 
+from oncehouse.cli.etl.app import inspect_offsets
 from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.etl.open import open_etl
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.pipeline.checks.catalog_durability import inspect_catalog_durability
 from postgres_pair import PostgresPair, wait_for
@@ -18,7 +22,21 @@ def look(url: str) -> dict[str, Level]:
         catalog.close()
 
 
-def test_an_asynchronous_standby_is_warned_of_and_a_synchronous_one_is_not(tmp_path_factory):
+def look_at_offsets(url: str, folder: Path) -> list[str]:
+    """What `etl check` says of offsets that are kept there."""
+    (folder / "lineage").mkdir()
+    (folder / "lineage" / "shop.yaml").write_text("topics:\n  - {topic: Stage, dst: stage.orders}\n")
+    (folder / "etl.yaml").write_text(
+        "clickhouse: {url: 'http://nowhere.invalid:1'}\nlineage: lineage\n"
+        f"offsets: {{store: catalog, catalog: '{url}'}}\n"
+    )
+    with open_etl(folder / "etl.yaml") as etl:
+        found = inspect_offsets(etl)
+    assert {finding.where for finding in found} == {"offsets.catalog"}
+    return [finding.what for finding in found if finding.level is Level.WARNING]
+
+
+def test_an_asynchronous_standby_is_warned_of_and_a_synchronous_one_is_not(tmp_path_factory, tmp_path):
     with PostgresPair(tmp_path_factory.mktemp("pair")) as pair:
         with psycopg.connect(pair.primary.dsn, autocommit=True) as connection:
             connection.execute("CREATE ROLE loader LOGIN")
@@ -30,6 +48,8 @@ def test_an_asynchronous_standby_is_warned_of_and_a_synchronous_one_is_not(tmp_p
                 Level.WARNING
             ]
             assert [what for what in found if "synchronous_standby_names is empty" in what]
+        warnings = look_at_offsets(pair.url, tmp_path)
+        assert [what for what in warnings if "synchronous_standby_names is empty" in what]
         pair.primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
         pair.primary.ask("SELECT pg_reload_conf()")
         with psycopg.connect(pair.primary.dsn, autocommit=True) as connection:

@@ -113,6 +113,7 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
             *inspect_server(etl.client, etl.lineage, has_local_offsets=has_local_offsets),
             *inspect_lineage(etl.client, etl.lineage, etl.settings.database),
             *inspect_reads(etl.client, named),
+            *inspect_offsets(etl),
         )
         changes = find_changes(etl)
         made = is_made(etl)
@@ -124,6 +125,16 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     else:
         show_findings(etl, findings, changes, made=made, ok=ok)
     raise typer.Exit(0 if ok else ConfigurationError.exit_code)
+
+
+def inspect_offsets(etl: Etl) -> tuple[Finding, ...]:
+    """Whether PostgreSQL may lose offsets that it has confirmed."""
+    from oncehouse.etl.state.sql_store import CatalogOffsets
+    from oncehouse.pipeline.checks.catalog_durability import inspect_catalog_durability
+
+    if isinstance(etl.store, CatalogOffsets):
+        return inspect_catalog_durability(etl.store.catalog, where="offsets.catalog")
+    return ()
 
 
 def show_findings(

@@ -44,13 +44,13 @@ class CatalogOffsets:
     view_table: str | None = None
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
 
     def prepare(self) -> None:
-        self._catalog.change(_metadata.create_all)
+        self.catalog.change(_metadata.create_all)
 
     def read_all(self) -> OffsetSnapshot:
-        with self._catalog.read() as connection:
+        with self.catalog.read() as connection:
             rows = connection.execute(select(_offsets)).all()
             return OffsetSnapshot(
                 offsets={row.topic: _offset(row) for row in rows}, now_ms=self._now_ms(connection)
@@ -71,10 +71,10 @@ class CatalogOffsets:
                 connection.execute(update(_offsets).where(mine).values(**_values(wanted)))
             return wanted
 
-        return self._catalog.change(run)
+        return self.catalog.change(run)
 
     def _now_ms(self, connection: Connection) -> int:
-        return int(self._catalog.now_in(connection) * 1000)
+        return int(self.catalog.now_in(connection) * 1000)
 
 
 def _offset(row: Row[tuple[object, ...]]) -> Offset:

@@ -8,18 +8,21 @@ servers follow, not whether they would be promoted, and nothing of what a cloud 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.postgres_settings import PostgresFacts, read_postgres_facts
 
 _WHERE = "ledger.catalog"
-_SET_COMMIT = "ALTER ROLE … SET synchronous_commit = on, for the user of ledger.catalog"
+_SET_COMMIT = "ALTER ROLE … SET synchronous_commit = on, for the user of this URL"
 
 
-def inspect_catalog_durability(catalog: Catalog) -> tuple[Finding, ...]:
+def inspect_catalog_durability(catalog: Catalog, *, where: str = _WHERE) -> tuple[Finding, ...]:
+    """`where` is the key of the file that names the catalog."""
     facts = read_postgres_facts(catalog)
-    return tuple(check_catalog_durability(facts)) if facts else ()
+    found = check_catalog_durability(facts) if facts else ()
+    return tuple(replace(finding, where=where) for finding in found)
 
 
 def check_catalog_durability(facts: PostgresFacts) -> Iterator[Finding]:
