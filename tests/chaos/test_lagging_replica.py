@@ -333,7 +333,7 @@ def build_past_a_declared_source(replicas: ReplicaStandIn, database: str, folder
         other = Topic(topic="Other", dst=f"{database}.other")
         replicas.route(1)
         with released_at_sync(replicas):
-            worker = TopicWorker(hostid="here", lease_seconds=0)
+            worker = TopicWorker(hostid="here")
             with Scheduler(
                 shop.client, shop.store, (other, between, fact), folder=folder, worker=worker
             ) as scheduler:

@@ -11,6 +11,8 @@ import pytest
 
 from etl_shop import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.insert import send_guard
+from oncehouse.clickhouse.insert.deadline import read_moment
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
@@ -18,7 +20,8 @@ from oncehouse.etl.lineage.topic import LatePolicy
 from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.steps import late_row_repair, operation_builder
+from oncehouse.etl.state.topic_lease import LEASE_SECONDS
+from oncehouse.etl.steps import late_row_repair, operation_builder, range_presence
 from oncehouse.etl.steps.operations import Freeze
 
 
@@ -69,6 +72,29 @@ def test_a_host_that_stood_still_for_longer_than_the_table_remembers_inserts_not
     shop.check_exact()
 
 
+def test_an_insert_that_was_held_up_after_the_last_look_at_the_catalog_is_not_sent_late(shop, monkeypatch):
+    """The host stands still between its sign of life and the first byte, and the table forgets meanwhile."""
+    shop.add(0, 40)
+    slow = shop.runner("slow")
+    with shop.scheduler() as scheduler:
+        (decision,) = scheduler.decide()
+    step = slow.plan_decision(decision)
+
+    def take_over() -> None:
+        transitions.unlock(shop.store, "Fact")
+        shop.catch_up(hostid="quick")
+        forget_tokens(shop)
+        now = read_moment()
+        later = replace(now, boot_seconds=now.boot_seconds + LEASE_SECONDS)
+        monkeypatch.setattr(send_guard, "read_moment", lambda: later)
+
+    meanwhile(monkeypatch, "etl-before-insert", take_over)
+    with pytest.raises(OncehouseError) as refused:
+        slow.perform(step)
+    shop.check_exact()
+    assert "Nothing was sent; the range runs again" in str(refused.value)
+
+
 def die_after_the_insert(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def reach(name: str) -> None:
         if name == "etl-after-insert":
@@ -109,7 +135,9 @@ def test_a_step_of_more_partitions_than_the_table_remembers_is_refused_with_what
 
 
 def test_a_step_of_more_partitions_than_the_table_remembers_would_be_caught(scattered, monkeypatch):
-    """The seeded defect: no bound, so that a repeat doubles the partitions that were forgotten."""
+    """The seeded defect: no bound, so that a repeat doubles the partitions that were forgotten; and no count of blocks,
+    by which it would be looked for them."""
+    monkeypatch.setattr(range_presence, "find_forgetful", lambda *_: None)
     bounded = operation_builder.insert_settings
     monkeypatch.setattr(operation_builder, "insert_settings", lambda token, _most_blocks=0: bounded(token))
     with pytest.raises(DiedError):

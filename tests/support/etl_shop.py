@@ -13,6 +13,7 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
 from oncehouse.etl.scheduler.step_runner import StepDone, StepRunner
+from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.sql_store import CatalogOffsets
@@ -63,7 +64,9 @@ class Shop:
     def scheduler(
         self, topic: Topic | None = None, *, hostid: str = "here", lease_seconds: float = 60
     ) -> Iterator[Scheduler]:
-        worker = TopicWorker(hostid=hostid, lease_seconds=lease_seconds)
+        if not lease_seconds:  # whoever holds the topic is dead
+            free_topics(self.store)
+        worker = TopicWorker(hostid=hostid, lease_seconds=lease_seconds or 60)
         with Scheduler(
             self.client, self.store, (topic or self.topic,), folder=Path(), worker=worker
         ) as scheduler:
@@ -88,6 +91,13 @@ class Shop:
         (found,) = self.sql(f"SELECT {place} FROM {{db}}.fact")
         assert found == expected, (set(expected[0]) - set(found[0]), len(found[0]), len(expected[0]))
         assert self.sql("SELECT sum(n) FROM {db}.counts") == [(len(expected[0]),)]
+
+
+def free_topics(store: OffsetStore) -> None:
+    """As if the leases of all hosts had run out."""
+    for row in store.read_all().offsets.values():
+        if row.hostid:
+            transitions.unlock(store, row.topic)
 
 
 @contextmanager

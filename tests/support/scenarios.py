@@ -106,6 +106,7 @@ SCENARIOS = (
     Scenario("foreign writers push the token out", 21),
     Scenario("foreign writers push a sync's token out", 21),
     Scenario("foreign writers push a consumer's token out", 21),
+    Scenario("foreign writers push a step's token out", 21),
     Scenario("INSERT paused before it is sent", 22),
     Scenario("INSERT held on its way", 22),
     Scenario("lagging replica answers the look before a retry", 23),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,7 @@ OPENED = st.none() | st.builds(
     generation=NUMBERS,
     number=NUMBERS,
     steps_since=NUMBERS,
+    block_count=st.none() | st.text(),
 )
 JOBS = st.none() | st.builds(
     TopicJob,
@@ -151,6 +153,15 @@ def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, nu
     )
     topic_state = set_job(set_job(topic_state, JobKind.BACKFILL, backfill), JobKind.REPAIR, repair)
     assert decode_topic_state(encode_topic_state(topic_state)) == topic_state
+
+
+def test_hosts_of_the_version_before_read_a_book_with_block_counts_and_write_one_without():
+    opened = OpenRange(last=START, next=at(50), rows=6, block_count="u 7")
+    plain = json.loads(encode_topic_state(TopicState(opened=opened)))
+    assert "block_count" not in plain["opened"]
+    del plain["block_counts"]
+    known = decode_topic_state(json.dumps(plain)).opened
+    assert known == replace(opened, block_count=None), "what is not known is not taken for remembered"
 
 
 def test_a_book_without_anything_costs_nothing():

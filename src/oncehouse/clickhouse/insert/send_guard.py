@@ -26,11 +26,18 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.insert.deadline import Deadline, Moment
 
 
+_ADVICE = (
+    "the batch is tried again. If this comes often, the process or its machine stood still, or Spark has too few "
+    "executors for its load tasks."
+)
+
+
 @dataclass
 class _SendLimit:
     deadline: Deadline
     in_flight_seconds: float
     begun: bool = False
+    advice: str = _ADVICE
 
     def require_time(self) -> None:
         now = read_moment()
@@ -40,9 +47,8 @@ class _SendLimit:
         elif self.deadline.is_over(now):
             raise TransientError(
                 f"the INSERT was not sent: its attempt began {self.deadline.elapsed(now):.0f} s ago and had "
-                f"{self.deadline.seconds:.0f} s, so another process may have taken over. Nothing was sent; the batch "
-                "is tried again. If this comes often, the process or its machine stood still, or Spark has too few "
-                f"executors for its load tasks.{_describe_clocks(self.deadline, now)}"
+                f"{self.deadline.seconds:.0f} s, so another process may have taken over. Nothing was sent; "
+                f"{self.advice}{_describe_clocks(self.deadline, now)}"
             )
         self.begun = True
 
@@ -64,12 +70,17 @@ _sending: ContextVar[_SendLimit | None] = ContextVar("oncehouse_sending", defaul
 
 
 @contextmanager
-def guard_sends(deadline: Deadline | None, *, in_flight_seconds: float) -> Iterator[None]:
-    """What is sent inside must begin before the deadline, and be sent whole `in_flight_seconds` after it."""
+def guard_sends(
+    deadline: Deadline | None, *, in_flight_seconds: float, advice: str = _ADVICE
+) -> Iterator[None]:
+    """What is sent inside must begin before the deadline, and be sent whole `in_flight_seconds` after it.
+
+    `advice` ends the error that says that nothing was sent.
+    """
     if deadline is None:
         yield
         return
-    token = _sending.set(_SendLimit(deadline=deadline, in_flight_seconds=in_flight_seconds))
+    token = _sending.set(_SendLimit(deadline=deadline, in_flight_seconds=in_flight_seconds, advice=advice))
     try:
         yield
     finally:

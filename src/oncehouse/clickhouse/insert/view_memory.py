@@ -51,23 +51,37 @@ def find_forgetful_target(client: Client, request: InsertRequest, *, found: int)
             if found:
                 return view.target
             continue
-        if view.facts.engine != "Null" and not _remembers(client, view.facts, request):
+        if view.facts.engine != "Null" and not _remembers_request(client, view.facts, request):
             return view.target
     return None
 
 
-def _remembers(client: Client, target: TableFacts, request: InsertRequest) -> bool:
-    if not target.is_merge_tree or request.earlier_began is None:
+def _remembers_request(client: Client, target: TableFacts, request: InsertRequest) -> bool:
+    if request.earlier_began is None:
         return False
-    since = max(0, int(request.earlier_began - request.clock_difference))
+    uncounted = most_own_blocks(request.attempts_since, target)
+    since = request.earlier_began - request.clock_difference
+    return remembers_since(client, target, since, uncounted_blocks=uncounted)
+
+
+def remembers_since(
+    client: Client, target: TableFacts, began: float, *, uncounted_blocks: int | None = None
+) -> bool:
+    """Whether the target will still know a token that it got at some time after `began`, by ClickHouse's clock.
+
+    `uncounted_blocks` is what came since where the target shows no count; None: then nothing is known of it.
+    """
+    if not target.is_merge_tree:
+        return False
+    since = max(0, int(began))
     name = {"database": target.database, "table": target.table}
     changed, seconds = client.query(_CHANGED, {**name, "since": since})[0]
     if changed:
         return False  # another table may have taken the target's place, and remembers nothing
     blocks = _count_blocks(client, target, since)
     if blocks is None:
-        blocks = most_own_blocks(request.attempts_since, target)
-    return target.remembers(
+        blocks = uncounted_blocks
+    return blocks is not None and target.remembers(
         blocks_since=blocks, seconds_since=float(seconds), seconds_ahead=client.insert_timeout_seconds
     )
 

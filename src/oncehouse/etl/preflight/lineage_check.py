@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.create_table import widen_window_ddl
-from oncehouse.clickhouse.identifiers import quote_table, split_table
+from oncehouse.clickhouse.identifiers import quote, quote_table, split_table
+from oncehouse.clickhouse.insert.block_counts import read_block_count
 from oncehouse.clickhouse.preflight.check import Finding, Level
-from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage.topic import LatePolicy, Template, Topic
@@ -60,6 +61,31 @@ def _inspect_memory(client: Client, topic: Topic, state: TableState | None) -> I
         return
     destination = read_destination(client, facts)
     yield from check_view_targets(topic, destination.views)
+    if read_block_count(client, topic.dst, facts) is None:
+        yield from evaluate_uncounted(topic, facts, client.config.user)
+
+
+def evaluate_uncounted(topic: Topic, facts: TableFacts, user: str) -> Iterator[Finding]:
+    """Of a Fact table whose blocks cannot be counted: after a crash its rows are counted instead. Pure."""
+    may_find_rows = facts.column("pos") is not None and facts.column("id") is not None
+    if facts.engine.startswith("Shared"):
+        if not may_find_rows:
+            yield Finding(
+                level=Level.WARNING,
+                where=topic.topic,
+                what=f"{topic.dst} ({facts.engine}) does not show how many blocks it has taken, and has no columns pos "
+                "and id: a step whose answer was lost stops the topic",
+                advice=f"add the pos and id of {topic.depends_on[0]} to the table and its transform",
+            )
+        return
+    shown = "system.replicas" if facts.is_replicated else "system.parts"
+    then = "its rows are counted" if may_find_rows else "the topic stops, as it has no columns pos and id"
+    yield Finding(
+        level=Level.WARNING,
+        where=topic.topic,
+        what=f"how many blocks others insert into {topic.dst} cannot be seen: after a lost answer {then}",
+        advice=f"GRANT SELECT ON {shown} TO {quote(user)}",
+    )
 
 
 def _try_transform(

@@ -47,6 +47,7 @@ from oncehouse.etl.steps.operations import (
     WriteLast,
     WriteNext,
 )
+from oncehouse.etl.steps.range_presence import count_blocks
 from oncehouse.etl.steps.range_sizing import RangeSizing
 from oncehouse.etl.steps.stale_queries import end_inserts
 from oncehouse.etl.steps.step_planner import StepPlanner, TopicStep
@@ -144,7 +145,7 @@ class StepRunner:
                     elif isinstance(operation, Expect):
                         warnings = self._check_expectations(operation, done)
                     elif isinstance(operation, FixRange):
-                        begun = self._fix_range(operation, lock)
+                        begun = self._fix_range(operation, done, lock)
                     elif isinstance(operation, WriteLast):
                         self._write_last(operation, begun, lock)
                         begun = None
@@ -174,17 +175,31 @@ class StepRunner:
             transitions.fail(self._store, self._worker, step.seen, _first_line(error))
 
     def _begin(self, step: TopicStep, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+        block_count = count_blocks(self._client, step.topic, step.prepared.destination.facts)
         failpoints.reach("etl-before-next")
-        begun = self._write_next(step, operation, lock)
+        begun = self._write_next(step, operation, lock, block_count)
         failpoints.reach("etl-after-next")
         if step.before is not None:
             end_inserts(self._client, step.topic)
         return begun
 
-    def _write_next(self, step: TopicStep, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+    def _write_next(
+        self,
+        step: TopicStep,
+        operation: Begin,
+        lock: AbstractContextManager[object],
+        block_count: str | None,
+    ) -> Offset:
         with lock:
             if isinstance(operation, WriteJobRange):
-                return begin_job(self._store, self._worker, step.seen, operation.job_kind, operation.opened)
+                return begin_job(
+                    self._store,
+                    self._worker,
+                    step.seen,
+                    operation.job_kind,
+                    operation.opened,
+                    block_count=block_count,
+                )
             return transitions.begin(
                 self._store,
                 self._worker,
@@ -192,6 +207,7 @@ class StepRunner:
                 next_=operation.next,
                 state=operation.state,
                 rows=step.span.rows,
+                block_count=block_count,
             )
 
     def _write_last(
@@ -236,7 +252,10 @@ class StepRunner:
                 self._work.carry_out(operation, step)
         return step
 
-    def _fix_range(self, operation: FixRange, lock: AbstractContextManager[object]) -> Offset:
+    def _fix_range(
+        self, operation: FixRange, step: TopicStep, lock: AbstractContextManager[object]
+    ) -> Offset:
+        block_count = count_blocks(self._client, step.topic, step.prepared.destination.facts)
         with lock:
             return transitions.narrow(
                 self._store,
@@ -245,6 +264,7 @@ class StepRunner:
                 next_=operation.next,
                 state=INSERTING,
                 rows=operation.rows,
+                block_count=block_count,
             )
 
     def _check_expectations(self, operation: Expect, step: TopicStep) -> tuple[str, ...]:

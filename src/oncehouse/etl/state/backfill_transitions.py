@@ -21,9 +21,15 @@ from oncehouse.etl.state.transitions import OffsetStore
 
 
 def begin_job(
-    store: OffsetStore, worker: TopicWorker, seen: Offset, job_kind: JobKind, opened: OpenRange
+    store: OffsetStore,
+    worker: TopicWorker,
+    seen: Offset,
+    job_kind: JobKind,
+    opened: OpenRange,
+    *,
+    block_count: str | None = None,
 ) -> Offset:
-    """Take the topic and lend its row to the job, in one change."""
+    """Take the topic and lend its row to the job, in one change. A range that was open keeps the block count it had."""
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_unmoved(row, seen, worker, now_ms)
@@ -32,7 +38,8 @@ def begin_job(
                 f"Topic {row.topic}: it moved on since its {job_kind} was planned; it is planned again."
             )
         job = row.topic_state.job(job_kind) or TopicJob(after=opened.last, upto=opened.next)
-        started = opened if job.opened is not None else replace(opened, since_ms=now_ms)
+        begun = replace(opened, since_ms=now_ms, block_count=block_count)
+        started = opened if job.opened is not None else begun
         topic_state = set_job(row.topic_state, job_kind, replace(job, opened=started, ran_ms=now_ms))
         return replace(
             row,

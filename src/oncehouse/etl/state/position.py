@@ -46,3 +46,8 @@ def format_position_time(position: Position) -> str:
         return "-"
     moment = datetime.fromtimestamp(position.time_ms / 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{position.time_ms % 1000:03d}"
+
+
+def format_seek_argument(position: Position) -> str:
+    """As a shell hands it to `oncehouse etl seek`."""
+    return f"'{format_position_time(position)},{position.id}'" if position != START else "start"

@@ -24,6 +24,8 @@ from oncehouse.etl.state.coverage import (
 )
 from oncehouse.etl.state.position import Position
 
+_FORWARD = "forward"
+
 
 class JobKind(StrEnum):
     """Work beside the forward runs."""
@@ -46,7 +48,10 @@ class OpenRange:
     number: int = 0
     """Of a repair: each has its own set of late rows."""
     steps_since: int = 0
-    """Forward steps since it was put off; each makes the table forget older inserts."""
+    """Forward steps since it was put off."""
+    block_count: str | None = None
+    """How many blocks its table had taken by then, from all writers. Unknown where the table keeps no such count, and
+    of a range that the version before has begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +103,15 @@ def set_job(topic_state: TopicState, job_kind: JobKind, job: TopicJob | None) ->
 
 
 def open_forward(
-    topic_state: TopicState, last: Position, next_: Position, rows: int, now_ms: int
+    topic_state: TopicState,
+    last: Position,
+    next_: Position,
+    rows: int,
+    now_ms: int,
+    block_count: str | None = None,
 ) -> TopicState:
-    return replace(topic_state, opened=OpenRange(last=last, next=next_, rows=rows, since_ms=now_ms))
+    opened = OpenRange(last=last, next=next_, rows=rows, since_ms=now_ms, block_count=block_count)
+    return replace(topic_state, opened=opened)
 
 
 def close_forward(
@@ -227,6 +238,7 @@ def encode_topic_state(topic_state: TopicState) -> str:
         "acknowledged": topic_state.acknowledged,
         "is_pause_asked": topic_state.is_pause_asked,
         "splits_time": topic_state.splits_time,
+        "block_counts": _list_block_counts(topic_state),
     }
     return json.dumps({key: value for key, value in plain.items() if value}, separators=(",", ":"))
 
@@ -234,14 +246,18 @@ def encode_topic_state(topic_state: TopicState) -> str:
 @lru_cache(maxsize=8192)  # most topics have not changed since the last round
 def decode_topic_state(text: str) -> TopicState:
     plain: dict[str, Any] = json.loads(text) if text else {}
+    counts = plain.get("block_counts", {})
     return TopicState(
         segments=tuple(
             CoveredRange(after=_position(one[:2]), upto=_position(one[2:4]), rows=one[4], late=one[5])
             for one in plain.get("segments", ())
         ),
         forward_ms=plain.get("forward_ms", 0),
-        opened=_opened(plain.get("opened")),
-        jobs=tuple((JobKind(job_kind), _job(job)) for job_kind, job in plain.get("jobs", {}).items()),
+        opened=_opened(plain.get("opened"), counts.get(_FORWARD)),
+        jobs=tuple(
+            (JobKind(job_kind), _job(job, counts.get(job_kind)))
+            for job_kind, job in plain.get("jobs", {}).items()
+        ),
         repairs=plain.get("repairs", 0),
         repaired=plain.get("repaired", 0),
         acknowledged=plain.get("acknowledged", 0),
@@ -258,16 +274,26 @@ def _position(pair: list[int]) -> Position:
     return Position(time_ms=pair[0], id=pair[1])
 
 
+def _list_block_counts(topic_state: TopicState) -> dict[str, str]:
+    """Of the open ranges. They stand apart from them: hosts of the version before can read the rest, and what they
+    write has no count."""
+    ranges = {_FORWARD: topic_state.opened, **{str(kind): job.opened for kind, job in topic_state.jobs}}
+    return {name: one.block_count for name, one in ranges.items() if one and one.block_count is not None}
+
+
 def _plain_opened(opened: OpenRange | None) -> dict[str, Any] | None:
     if opened is None:
         return None
-    return {**vars(opened), "last": _pair(opened.last), "next": _pair(opened.next)}
+    plain = {**vars(opened), "last": _pair(opened.last), "next": _pair(opened.next)}
+    del plain["block_count"]
+    return plain
 
 
-def _opened(plain: dict[str, Any] | None) -> OpenRange | None:
+def _opened(plain: dict[str, Any] | None, block_count: str | None) -> OpenRange | None:
     if plain is None:
         return None
-    return OpenRange(**{**plain, "last": _position(plain["last"]), "next": _position(plain["next"])})
+    places = {"last": _position(plain["last"]), "next": _position(plain["next"])}
+    return OpenRange(**{**plain, **places, "block_count": block_count})
 
 
 def _plain_job(job: TopicJob) -> dict[str, Any]:
@@ -279,6 +305,6 @@ def _plain_job(job: TopicJob) -> dict[str, Any]:
     }
 
 
-def _job(plain: dict[str, Any]) -> TopicJob:
+def _job(plain: dict[str, Any], block_count: str | None) -> TopicJob:
     places = {"after": _position(plain["after"]), "upto": _position(plain["upto"])}
-    return TopicJob(**{**plain, **places, "opened": _opened(plain["opened"])})
+    return TopicJob(**{**plain, **places, "opened": _opened(plain["opened"], block_count)})

@@ -83,17 +83,21 @@ def begin(
     next_: Position,
     state: str = INSERTING,
     rows: int = 0,
+    block_count: str | None = None,
 ) -> Offset:
     """Take the topic and write `next`, in one change; refused when the row moved on since it was seen.
 
-    `rows` is how many the main source has in the range; a range that was open keeps the number it had.
+    `rows` is how many the main source has in the range, `block_count` how many blocks the Fact table has taken; a
+    range that was open keeps the numbers it had.
     """
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_unmoved(row, seen, worker, now_ms)
         is_open = row.is_open and row.state != SIZING
         topic_state = (
-            row.topic_state if is_open else open_forward(row.topic_state, row.last, next_, rows, now_ms)
+            row.topic_state
+            if is_open
+            else open_forward(row.topic_state, row.last, next_, rows, now_ms, block_count)
         )
         return replace(
             row,
@@ -109,7 +113,14 @@ def begin(
 
 
 def narrow(
-    store: OffsetStore, worker: TopicWorker, topic: str, *, next_: Position, state: str, rows: int = 0
+    store: OffsetStore,
+    worker: TopicWorker,
+    topic: str,
+    *,
+    next_: Position,
+    state: str,
+    rows: int = 0,
+    block_count: str | None = None,
 ) -> Offset:
     """Set `next` again while a range is sized; afterwards it is fixed."""
 
@@ -120,7 +131,7 @@ def narrow(
                 f"Topic {topic}: its range is fixed since its insert began and cannot be narrowed. "
                 "Let the step finish, or seek the topic."
             )
-        topic_state = open_forward(row.topic_state, row.last, next_, rows, now_ms)
+        topic_state = open_forward(row.topic_state, row.last, next_, rows, now_ms, block_count)
         return replace(row, next=next_, state=state, topic_state=topic_state)
 
     return store.change(topic, decide)

@@ -6,8 +6,8 @@ in the INSERT itself and fail before its first row, so that a range is never ins
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.error_codes import ErrorCode
@@ -56,16 +56,14 @@ def insert_range(
     operation: Insert,
     *,
     span: Range,
-    settings: dict[str, Any],
+    send: Callable[[Client, str], None],
 ) -> None:
-    """Only on a server that was brought in step with all sources."""
+    """Only on a server that was brought in step with all sources. `send` gets the whole statement."""
     try:
         write_in_step(
             client,
             topic.depends_on,
-            lambda writer, in_step: writer.command(
-                _hold_select(operation.sql, transform, in_step), operation.parameters, settings
-            ),
+            lambda writer, in_step: send(writer, _hold_select(operation.sql, transform, in_step)),
         )
     except OncehouseError as error:
         if failure_of(error).code != ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO or _FEWER not in str(

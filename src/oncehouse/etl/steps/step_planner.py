@@ -144,7 +144,10 @@ class StepPlanner:
     def _plan_backfill(self, due_job: DueJob, prepared: PreparedTransform) -> TopicStep:
         planner = JobPlanner(client=self.client, hostid=self.hostid, size_range=self.sizing.size_range)
         planned = planner.plan(
-            due_job, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
+            due_job,
+            prepared.transform,
+            prepared.columns,
+            most_blocks=prepared.destination.narrowest.window_blocks,
         )
         operations = require_rows(
             self.client,
@@ -186,7 +189,7 @@ class StepPlanner:
                 is_fixed=is_fixed,
                 is_resumed=is_resumed,
                 generation=seen.generation,
-                most_blocks=prepared.narrowest.window_blocks,
+                most_blocks=prepared.destination.narrowest.window_blocks,
             )
             operations = require_rows(self.client, topic, transform, span, operations, is_begun=is_resumed)
         else:

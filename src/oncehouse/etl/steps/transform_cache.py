@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.quality.expectations import check_columns
-from oncehouse.etl.steps.destination_check import check_destination
+from oncehouse.etl.steps.destination_check import DestinationTable, check_destination
 from oncehouse.etl.steps.replication import require_reach
 from oncehouse.etl.steps.transforms import Transform, Version, find_transform, read_columns, read_version
 
@@ -31,8 +30,7 @@ class PreparedTransform:
     transform: Transform
     columns: Mapping[str, str]
     """Column and type of what the transform yields."""
-    narrowest: TableFacts
-    """Of the table and those behind its views, the one that remembers the fewest blocks."""
+    destination: DestinationTable
     looked_at: float = field(compare=False)
     """When, by this process's own clock."""
 
@@ -73,6 +71,6 @@ class TransformCache:
             version=version,
             transform=transform,
             columns=columns,
-            narrowest=destination.narrowest,
+            destination=destination,
             looked_at=now,
         )
