@@ -222,7 +222,7 @@ def test_a_purge_says_what_goes_and_asks_first(place, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(typer, "confirm", asked.append)
     place.ask(capsys, "purge", place.source, str(place.file), code=1)
-    assert asked == [f"\nDelete 6 letters of {place.source}.dlq, 6 of them never replayed?"]
+    assert asked == [f"\nDelete 6 dead letters of {place.source}.dlq, 6 of them never replayed?"]
     assert len(place.read(f"{place.source}.dlq")) == 6
     said = place.ask(capsys, "purge", place.source, str(place.file), "--yes", "--until", "2023-11-15T00:00")
     assert "4 deleted" in said

@@ -79,7 +79,7 @@ def test_hostile_yaml_is_refused_in_few_words(text):
 
 def test_a_secrets_file_without_end_is_not_read_whole(tmp_path):
     (tmp_path / "secret").write_bytes(b"x" * (65 << 10))
-    with pytest.raises(ConfigurationError, match="larger than 64 KB"):
+    with pytest.raises(ConfigurationError, match="larger than 64KB"):
         parse_pipeline("pipeline: ${file:secret}", "pipeline.yaml", folder=tmp_path)
 
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from oncehouse import __version__
 from oncehouse.clickhouse.preflight.finding import Finding, Level
+from oncehouse.common.formatting import format_bytes
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,14 +96,15 @@ def look_at_java() -> Finding:
 
 
 def judge_memory(total: int, cores: int) -> Finding:
-    told = f"{total / _GB:.1f} GB of memory, {cores} cores"
+    told = f"{format_bytes(total)} of memory, {cores} cores"
     if total >= _GOOD_MEMORY:
         return _ok("memory", told)
     return Finding(
         level=Level.WARNING if total >= _LEAST_MEMORY else Level.ERROR,
         where="memory",
         what=told,
-        advice="Spark's driver and its Python workers want 4 GB; with less, lower `spark.settings` and `epoch`.",
+        advice=f"Spark's driver and its Python workers want {format_bytes(_GOOD_MEMORY)}; with less, lower "
+        "`spark.settings` and `epoch`.",
     )
 
 
@@ -150,7 +152,7 @@ def look_at_room(whose: str, folder: Path) -> Finding:
 
 
 def judge_room(whose: str, path: str, free: int) -> Finding:
-    told = f"{free / _GB:.1f} GB are free for {whose} in {path}"
+    told = f"{format_bytes(free)} are free for {whose} in {path}"
     if free >= _GOOD_ROOM:
         return _ok("disk", told)
     return Finding(

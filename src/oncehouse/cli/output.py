@@ -97,7 +97,7 @@ def show_facts(facts: Mapping[str, object]) -> None:
 
 
 def say_aside(text: str, level: int = logging.INFO, /, **fields: object) -> None:
-    """Beside the answer: a log line where those are written, else on standard error; it never mixes with JSON."""
+    """Next to the answer: a log line where those are written, else on standard error; it never mixes with JSON."""
     if structured_logging.is_started():
         structured_logging.write(_log, level, text, **fields)
         return
@@ -128,6 +128,11 @@ def spell(value: object) -> str:
             return f"{value:,.2f}"
         case _:
             return visible(str(plain(value)))
+
+
+def decode_text(raw: bytes | None) -> str | None:
+    """Bytes as text; what is not UTF-8 is shown as escapes."""
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")
 
 
 def spell_time(seconds: float | None) -> str:

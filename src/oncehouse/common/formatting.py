@@ -32,13 +32,15 @@ def format_bytes(count: float) -> str:
     return f"{size:,.3g}TB"
 
 
-def escape_unprintable(text: str, *, keep: str = "") -> str:
-    """Control and invisible characters as Python escapes, but for those in `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or character in keep
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+def escape_unprintable(text: str, *, keep: str = "", longest: int | None = None) -> str:
+    """Control and invisible characters as Python escapes, except those in `keep`; cut after `longest` characters."""
+    # An escape is never shorter than its character, so what is cut here would not be shown.
+    shown = text if longest is None else text[: longest + 1]
+    if not shown.isprintable():
+        shown = "".join(
+            character
+            if character.isprintable() or character in keep
+            else character.encode("unicode_escape").decode("ascii")
+            for character in shown
+        )
+    return shown if longest is None or len(shown) <= longest else f"{shown[:longest]}…"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr, ValidationError
 
+from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration, format_size
 from oncehouse.config.pipeline import Pipeline, SectionT
 from oncehouse.config.problems import Path as KeyPath
@@ -259,7 +260,7 @@ class _References:
             with path.open("rb") as stream:
                 raw = stream.read(_MAX_SECRET_BYTES + 1)
             if len(raw) > _MAX_SECRET_BYTES:
-                raise ValueError(f"the file {shown} is larger than {_MAX_SECRET_BYTES >> 10} KB")
+                raise ValueError(f"the file {shown} is larger than {format_bytes(_MAX_SECRET_BYTES)}")
             return raw.decode().rstrip("\r\n")
         except OSError as error:
             raise ValueError(f"the file {shown} cannot be read: {error.strerror}") from None

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from oncehouse.common.formatting import escape_unprintable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -71,9 +73,8 @@ def dotted(path: Path) -> str:
 
 
 def printable(text: str, *, longest: int = 80) -> str:
-    """Text from outside, safe to print: nothing invisible, and not a wall."""
-    shown = text if text.isprintable() else ascii(text)[1:-1]
-    return shown if len(shown) <= longest else f"{shown[:longest]}…"
+    """A name or path from outside, in a message: nothing invisible, and of bounded length."""
+    return escape_unprintable(text, longest=longest)
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:

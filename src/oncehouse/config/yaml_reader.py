@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from oncehouse.common.formatting import format_bytes
 from oncehouse.config.problems import Path, Problem, printable
 
 MAX_FILE_BYTES = 1 << 20
@@ -76,7 +77,7 @@ for _tag, _pattern, _first in (
 def read_yaml(text: str, *, example: str = "key: value") -> Document:
     """Values and lines of one document. Raises UnreadableError when there is nothing to look at."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_FILE_BYTES:
-        raise UnreadableError(1, f"larger than {MAX_FILE_BYTES >> 20} MB; this is no pipeline file")
+        raise UnreadableError(1, f"larger than {format_bytes(MAX_FILE_BYTES)}; this is no pipeline file")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

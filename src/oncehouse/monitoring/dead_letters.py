@@ -5,7 +5,6 @@ Reads the ledger only, and no more of its files than a page needs.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import ColumnType
+from oncehouse.common.formatting import escape_unprintable
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.database import Catalog
@@ -30,7 +30,6 @@ _BEGINNING_CHARACTERS = 200
 _HINTED_BYTES = 64 << 10
 # More than any file has rows, and still a number that fits everywhere.
 _ROW_DIGITS = 19
-_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +137,8 @@ def _letter(epoch: int, letter: dict[str, Any], fields: Mapping[str, ColumnType]
         row=letter["row"] or 0,
         timestamp=letter["timestamp"].isoformat(),
         reason=letter["reason"],
-        detail=make_printable(detail),
-        hint=None if hint is None else make_printable(hint),
+        detail=escape_unprintable(detail),
+        hint=None if hint is None else escape_unprintable(hint),
         begins=None if value is None else show_beginning(value),
     )
 
@@ -147,13 +146,4 @@ def _letter(epoch: int, letter: dict[str, Any], fields: Mapping[str, ColumnType]
 def show_beginning(value: bytes) -> str:
     """How a value begins, as text on one line without anything that a terminal would obey."""
     text = value[: _BEGINNING_CHARACTERS * 4 + 4].decode("utf-8", errors="backslashreplace")
-    return make_printable(text[:_BEGINNING_CHARACTERS])
-
-
-def make_printable(text: str) -> str:
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in _UNSAFE_CATEGORIES
-        else character
-        for character in text
-    )
+    return escape_unprintable(text[:_BEGINNING_CHARACTERS])

@@ -13,6 +13,7 @@ from enum import StrEnum
 import numpy as np
 import pyarrow.compute as pc
 
+from oncehouse.common.formatting import escape_unprintable
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files, list_duplicates, read_positions
@@ -22,7 +23,6 @@ from oncehouse.ledger.stats import offset_lookup
 from oncehouse.ledger.stats.ledger_state import RegisteredKeyFile
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
-from oncehouse.monitoring.dead_letters import make_printable
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
 from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 from oncehouse.pipeline.dedup.deduplicate import live_events
@@ -191,5 +191,5 @@ def _find_letters(catalog: Catalog, store: FileStore, at: Span, epoch: int) -> I
                         row=letter["row"] or 0,
                         fate=fate,
                         epoch=file.epoch,
-                        reason=make_printable(why if fate is Fate.DEAD_LETTER else waits),
+                        reason=escape_unprintable(why if fate is Fate.DEAD_LETTER else waits),
                     )

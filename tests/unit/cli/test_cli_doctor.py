@@ -134,7 +134,7 @@ def test_what_is_scarce_is_told_with_advice(finding, level):
 def test_a_folder_that_is_not_there_yet_is_judged_by_the_disk_it_will_be_on(tmp_path, monkeypatch):
     rooms = {tmp_path: SimpleNamespace(free=7 * GB)}
     monkeypatch.setattr(shutil, "disk_usage", rooms.__getitem__)
-    assert look_at_room("x", tmp_path / "not" / "yet").what.startswith("7.0 GB are free")
+    assert look_at_room("x", tmp_path / "not" / "yet").what.startswith("7GB are free")
 
 
 def test_a_host_name_without_an_address_is_a_warning():

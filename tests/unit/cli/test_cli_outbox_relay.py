@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from oncehouse.cli.messaging.outbox_relay import RelayView, spell_progress
-from oncehouse.cli.messaging.outbox_status import list_facts, spell_age, spell_key
+from oncehouse.cli.messaging.outbox_status import list_facts, spell_age
+from oncehouse.cli.output import decode_text
 from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.messaging.outbox.status import OutboxStatus, RelayStatus
 
@@ -82,4 +83,4 @@ def test_ages_and_keys_are_short_and_readable():
         "2h 46m",
         "10d 10h",
     ]
-    assert [spell_key(key) for key in (None, b"a", b"\xff")] == [None, "a", "\\xff"]
+    assert [decode_text(key) for key in (None, b"a", b"\xff")] == [None, "a", "\\xff"]

@@ -38,3 +38,10 @@ def test_sizes_have_three_digits_and_a_unit(count: int, text: str) -> None:
 def test_control_characters_are_escaped_unless_they_are_kept() -> None:
     assert escape_unprintable("a\x1b\n\u202e") == "a\\x1b\\n\\u202e"
     assert escape_unprintable("a\x1b\n", keep="\n") == "a\\x1b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("abc", "abc"), ("abcd", "abc…"), ("a\x1b", "a\\x…"), ("ü\ud800" * 9, "ü\\u…")]
+)
+def test_long_texts_are_cut_after_they_are_escaped(text, shown):
+    assert escape_unprintable(text, longest=3) == shown

@@ -197,7 +197,7 @@ def test_a_missing_key_is_told_at_the_section_that_lacks_it():
         ("<<: *x", "p.yaml:1: anchors"),
         ("[" * 5000, "p.yaml:1: nested deeper than 32 levels"),
         ("a: {" * 5000, "p.yaml:1: nested deeper than 32 levels"),
-        ("a" * (1 << 20) + "b", "p.yaml:1: larger than 1 MB"),
+        ("a" * (1 << 20) + "b", "p.yaml:1: larger than 1MB"),
     ],
 )
 def test_text_that_is_no_pipeline_is_refused_with_its_line(text, told):

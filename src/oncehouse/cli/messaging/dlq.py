@@ -1,7 +1,7 @@
 """`oncehouse dlq`: the dead letters of a consumer, in their Kafka topic: list, show one, replay, purge.
 
-A letter is named by its position in the dead-letter topic, `topic/partition/offset`; where letters are chosen, the
-position that the message had first does as well.
+A dead letter is named by its position in the dead-letter topic, `topic/partition/offset`; where dead letters are
+chosen, the position that the message had first does as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
-from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time, text_width
+from oncehouse.cli.output import decode_text, say, show_facts, show_json, show_table, spell_time, text_width
 from oncehouse.cli.pager import paged
 from oncehouse.cli.pipeline.dead_letter_options import parse_time
 from oncehouse.common.json_documents import Answer, Inlined
@@ -185,17 +185,17 @@ def show(
                 letter=described,
                 key=message.key,
                 value=message.value,
-                value_text=_text(message.value),
+                value_text=decode_text(message.value),
                 headers=[Header(name=name, value=value) for name, value in own],
             )
         )
         return
     facts = {name: value for name, value in vars(described).items() if name != "begins"}
-    show_facts(facts | {"key": _text(message.key)})
+    show_facts(facts | {"key": decode_text(message.key)})
     for name, value in own:
-        say(f"{name}: {_text(value) or ''}")
+        say(f"{name}: {decode_text(value) or ''}")
     say("")
-    say(_text(message.value) or "(no value)")
+    say(decode_text(message.value) or "(no value)")
 
 
 @app.command()
@@ -253,7 +253,7 @@ def purge(
         _show_counts(counts, empty=f"no dead letters to purge in {letters.topic}")
     if gone and not yes:
         _ask(
-            f"\nDelete {len(gone):,} letters of {letters.topic}, {lost:,} of them never replayed?",
+            f"\nDelete {len(gone):,} dead letters of {letters.topic}, {lost:,} of them never replayed?",
             as_json=as_json,
         )
     if ends:
@@ -335,7 +335,3 @@ def _describe(letter: TopicDeadLetter, marks: ReplayMarks) -> DlqLetter:
 
 def _moment(seconds: float | None) -> str | None:
     return None if seconds is None else spell_time(seconds)
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode("utf-8", "backslashreplace")

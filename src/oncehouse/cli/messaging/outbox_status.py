@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
-from oncehouse.cli.output import say, show_facts, show_json, show_table
+from oncehouse.cli.output import decode_text, say, show_facts, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer, Inlined
@@ -95,7 +95,7 @@ def show_parked(messages: tuple[ParkedMessage, ...]) -> None:
     show_table(
         ["parked", "topic", "key", "behind", "attempts", "age", "why"],
         [
-            (m.id, m.topic, spell_key(m.key), m.behind, m.attempts, spell_age(m.age_seconds), m.error)
+            (m.id, m.topic, decode_text(m.key), m.behind, m.attempts, spell_age(m.age_seconds), m.error)
             for m in messages
         ],
         empty="nothing is parked",
@@ -154,10 +154,6 @@ def _which(ids: list[UUID] | None, topic: str | None, *, every: bool) -> ParkedS
     from oncehouse.messaging.outbox.parked import ParkedSelection
 
     return ParkedSelection(ids=ids or (), topic=topic, all=every)
-
-
-def spell_key(key: bytes | None) -> str | None:
-    return None if key is None else key.decode("utf-8", errors="backslashreplace")
 
 
 def spell_age(seconds: float | None) -> str | None:

@@ -10,6 +10,7 @@ import typer
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json
+from oncehouse.common.formatting import format_bytes
 from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def bundle(
         show_json(BundleWritten(bundle=written))
         return
     say(
-        f"{written.file}: {written.size_bytes / 1e6:.0f} MB, {len(written.packages)} packages for Python "
+        f"{written.file}: {format_bytes(written.size_bytes)}, {len(written.packages)} packages for Python "
         f"{written.python}"
     )
     say(f"in the pipeline file:\n  spark:\n    environment: {written.file}")

@@ -247,7 +247,7 @@ def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) ->
         show_json(LeftEdits(request=number, edited=matched.edited, unchanged=matched.unchanged))
     else:
         say(
-            f"request {number}: edited letters in the ledger: {matched.edited} (unchanged and left alone: "
+            f"request {number}: edited dead letters in the ledger: {matched.edited} (unchanged and left alone: "
             f"{matched.unchanged}); a running pipeline tries them, else the next `oncehouse run`"
         )
 
@@ -270,7 +270,7 @@ def read_all(pipeline: Pipeline, selection: Selection) -> Iterator[dict[str, Any
 def find_at(
     store: FileStore, files: Iterable[DeadLetterFile], position: DeadLetterPosition
 ) -> Iterator[dict[str, Any]]:
-    """The letters at a position, in the order of the files."""
+    """The dead letters at a position, in the order of the files."""
     from oncehouse.pipeline.dead_letters.filter import Selection, Span
     from oncehouse.pipeline.dead_letters.reader import find_dead_letters
 

@@ -14,7 +14,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_ledger
-from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
+from oncehouse.cli.output import decode_text, say, show_facts, show_json, show_table, text_width
 from oncehouse.cli.pager import paged
 from oncehouse.cli.pipeline import dead_letter_edits
 from oncehouse.cli.pipeline.dead_letter_options import (
@@ -62,7 +62,7 @@ class LetterList(Answer, of=("dead-letters list",)):
 
 @dataclass(frozen=True, kw_only=True)
 class LetterBytes:
-    """A letter as it lies in the ledger, its bytes also as text; of an edit, also what it became."""
+    """A dead letter as it lies in the ledger, its bytes also as text; of an edit, also what it became."""
 
     topic: str
     partition: int
@@ -178,22 +178,22 @@ def show(
         say("\nedited:")
         _show_letter(edit)
         say("\nto:")
-        say(readable(edit["edited"]) or "(no value)")
+        say(decode_text(edit["edited"]) or "(no value)")
 
 
 def _describe(letter: dict[str, Any]) -> LetterBytes:
     names = {field.name for field in fields(LetterBytes)}
     told = {name: value for name, value in letter.items() if name in names}
-    texts = {f"{name}_text": readable(letter.get(name)) for name in ("value", "edited")}
+    texts = {f"{name}_text": decode_text(letter.get(name)) for name in ("value", "edited")}
     return LetterBytes(**{"hint": None, "edited": None, **told, **texts})
 
 
 def _show_letter(letter: dict[str, Any]) -> None:
     names = ("topic", "partition", "offset", "row", "timestamp", "reason", "detail", "hint")
     facts = {name: str(letter[name]) for name in names if letter.get(name) is not None}
-    show_facts({**facts, "key": readable(letter["key"])})
+    show_facts({**facts, "key": decode_text(letter["key"])})
     say("")
-    say(readable(letter["value"]) or "(no value)")
+    say(decode_text(letter["value"]) or "(no value)")
 
 
 @app.command()
@@ -240,8 +240,3 @@ def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:
     from oncehouse.pipeline.dead_letters.hints import make_hint
 
     return make_hint(letter["reason"], letter["detail"] or "", letter["value"], fields)
-
-
-def readable(raw: bytes | None) -> str | None:
-    """Bytes as text; what is not UTF-8 is spelt out."""
-    return None if raw is None else raw.decode("utf-8", "backslashreplace")

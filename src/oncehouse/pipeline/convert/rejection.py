@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from oncehouse.common.formatting import escape_unprintable
+
 _LONGEST_DETAIL = 200
 
 
@@ -54,5 +56,4 @@ class RejectionCause:
 
 def shorten(text: str) -> str:
     """One printable line: names come from the message, and may hold anything, half surrogates included."""
-    cut = text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in cut)
+    return escape_unprintable(text, longest=_LONGEST_DETAIL - 1)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from oncehouse.column_types.types import ColumnType, FixedString, String, bare, is_nullable
+from oncehouse.common.formatting import format_bytes
 from oncehouse.common.redaction import hide_credentials
 from oncehouse.config.problems import printable
 from oncehouse.errors import ConfigurationError, TransientError
@@ -257,8 +258,8 @@ def read_lines(
 def _endless(file: ImportFile, at: int) -> ConfigurationError:
     return ConfigurationError(
         f"{hide_credentials(file.path)}: the line that begins at byte {at} is longer than "
-        f"{_LONGEST_LINE_BYTES >> 20} MB. A JSON file is read line by line, one object a line; write it so (a list "
-        "without line ends is no such file), and import it under another --name."
+        f"{format_bytes(_LONGEST_LINE_BYTES)}. A JSON file is read line by line, one object a line; write it so (a "
+        "list without line ends is no such file), and import it under another --name."
     )
 
 

@@ -22,6 +22,7 @@ from pyarrow import csv
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import ColumnType, String, bare, is_nullable
+from oncehouse.common.formatting import format_bytes
 from oncehouse.errors import ConfigurationError
 from oncehouse.expressions.duckdb_engine import first_line
 from oncehouse.ledger.models import FileRef
@@ -83,7 +84,7 @@ def read_lookup(name: str, lookup: Lookup, key_type: ColumnType) -> pa.Table:
     """The file as a table of declared types: the key, then the columns; raises ConfigurationError."""
     if _stamp(name, lookup)[1] > MAX_FILE_BYTES:
         raise _refusal(
-            name, lookup, f"is larger than {MAX_FILE_BYTES >> 20} MB; join it in ClickHouse instead"
+            name, lookup, f"is larger than {format_bytes(MAX_FILE_BYTES)}; join it in ClickHouse instead"
         )
     types = {lookup.key: bare(key_type)} | {
         column: parse_type(text) for column, text in lookup.columns.items()
@@ -98,7 +99,7 @@ def read_lookup(name: str, lookup: Lookup, key_type: ColumnType) -> pa.Table:
         raise _refusal(
             name,
             lookup,
-            f"takes more than {MAX_MEMORY_BYTES >> 20} MB of memory; join it in ClickHouse instead",
+            f"takes more than {format_bytes(MAX_MEMORY_BYTES)} of memory; join it in ClickHouse instead",
         )
     _require_keys(name, lookup, found.column(lookup.key).combine_chunks())
     columns = [found.column(lookup.key), *(found.column(column) for column in lookup.columns)]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import ColumnType, arrow_type
+from oncehouse.common.formatting import format_bytes
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.transform.plan import ColumnPlan, FunctionPlan, RoutePlan, TransformPlan, route_column
@@ -84,6 +85,6 @@ def _read_function(function: Function) -> FunctionPlan:
         ) from error
     if len(raw) > _MAX_SOURCE_BYTES:
         raise ConfigurationError(
-            f"shape.function: {function.file} is larger than {_MAX_SOURCE_BYTES >> 20} MB"
+            f"shape.function: {function.file} is larger than {format_bytes(_MAX_SOURCE_BYTES)}"
         )
     return FunctionPlan(file=function.file, name=function.name, source=source)

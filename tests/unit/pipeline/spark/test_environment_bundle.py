@@ -109,7 +109,7 @@ def test_the_command_tells_size_and_packages_and_what_to_write_into_the_file(tmp
     monkeypatch.setattr(environment_bundle, "write_bundle", lambda *_: written)
     assert run_command(["bundle", str(file)]) == 0
     said = capsys.readouterr()
-    assert f"{file}: 221 MB, 2 packages for Python 3.11\n" in said.out + said.err
+    assert f"{file}: 211MB, 2 packages for Python 3.11\n" in said.out + said.err
     assert f"    environment: {file}\n" in said.out + said.err
     assert run_command(["bundle", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["packages"] == {"alpha": "1.0", "beta": "2"}
