@@ -1,6 +1,6 @@
-"""What somebody wishes for: a load, how long ids are remembered, and machines; and what no plan can be made for.
+"""The inputs of a plan: a load, how long ids are remembered, and machines; and values that no plan can be made for.
 
-A wish holds numbers only, whoever they came from: the command line, or a pipeline file for those that it has.
+They are numbers only, from the command line, or from a pipeline file for those that it has.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Plan:
 
 
 def plan_for(wish: Wish, machines: int) -> Plan:
-    """What the wish comes to on so many machines, enough or not."""
+    """The plan for so many machines, enough or not."""
     cores = wish.machine.cores * machines
     partitions = wish.partitions or cores
     epochs = plan_epochs(wish, partitions=partitions)

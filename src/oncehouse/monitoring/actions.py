@@ -89,7 +89,7 @@ def count_letters(catalog: Catalog) -> dict[str, int]:
 
 
 def require_reason(reason: str | None, counts: Mapping[str, int]) -> None:
-    """A reason that no letter has is most likely misspelt."""
+    """A reason that no dead letter has is most likely misspelt."""
     if reason is None or not counts or reason in counts:
         return
     raise ConfigurationError(f"No dead letter has the reason {reason!r}; {_guess(reason, counts)}")

@@ -115,7 +115,7 @@ class RelayView(AbstractContextManager["RelayView"]):
             self._write("end", progress)
 
     def say(self, message: str) -> None:
-        """Beside the numbers; on standard error, so that it never mixes with JSON."""
+        """Next to the numbers; on standard error, so that it never mixes with JSON."""
         if self._live is None:
             say_aside(message)
             return

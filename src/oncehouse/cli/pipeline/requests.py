@@ -1,4 +1,4 @@
-"""`oncehouse replay` and `rebuild-index`: wishes that only the holder of the ingest lease may perform.
+"""`oncehouse replay` and `rebuild-index`: requests that only the holder of the ingest lease can perform.
 
 A command writes its request into the ledger and ends; a running pipeline performs it between epochs, else the
 next run does. `oncehouse status` shows what became of it.

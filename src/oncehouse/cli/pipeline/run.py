@@ -108,7 +108,7 @@ class OverdueError(Exception):
 
 
 class Stop:
-    """SIGINT and SIGTERM as one wish to end; a second one is not waited for."""
+    """SIGINT and SIGTERM as one request to end; a second one is not waited for."""
 
     def __init__(self, say: Callable[[str], None], *, within_seconds: float = float("inf")) -> None:
         self.asked = threading.Event()
