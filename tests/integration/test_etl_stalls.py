@@ -3,6 +3,7 @@ forgotten by then, every row is in the Fact once."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from etl_shop import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
+from oncehouse.cli.etl.topic_commands import parse_position
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert import send_guard
 from oncehouse.clickhouse.insert.deadline import read_moment
@@ -21,7 +23,7 @@ from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
 from oncehouse.etl.state.topic_lease import LEASE_SECONDS
-from oncehouse.etl.steps import late_row_repair, operation_builder, range_presence
+from oncehouse.etl.steps import late_row_repair, operation_builder, range_presence, step_planner
 from oncehouse.etl.steps.operations import Freeze
 
 
@@ -156,6 +158,47 @@ def test_a_topic_whose_offsets_were_lost_does_not_build_its_table_a_second_time(
     shop.check_exact()
     assert isinstance(outcome, StepFailed)
     assert "etl seek Renamed" in outcome.why
+
+
+def lose_last_transactions(shop: Shop) -> None:
+    """Two steps are built, of which the catalog forgets the second, and more rows come."""
+    shop.add(0, 40)
+    shop.catch_up()
+    kept = shop.offset()
+    shop.add(40, 25)
+    shop.catch_up()
+    shop.store.change("Fact", lambda _row, _now: kept)
+    shop.add(65, 10)
+
+
+def test_offsets_that_a_catalog_has_lost_stop_the_topic_with_the_seek_that_helps(shop):
+    lose_last_transactions(shop)
+    with shop.scheduler() as scheduler:
+        (outcome,) = scheduler.run_round().outcomes
+    assert isinstance(outcome, StepFailed)
+    assert "holds 25 rows" in outcome.why
+    assert shop.sql("SELECT count() FROM {db}.fact") == [(130,)]
+    seek = re.search(r"etl seek Fact '([^']*)'", outcome.why)
+    assert seek is not None
+    transitions.seek(shop.store, "Fact", parse_position(seek[1]))
+    shop.catch_up()
+    shop.check_exact()
+
+
+def test_a_fact_is_built_beside_rows_that_are_there_where_that_was_forced(shop):
+    lose_last_transactions(shop)
+    transitions.seek(shop.store, "Fact", shop.offset().last, drops_open=True)
+    shop.catch_up()
+    assert shop.sql("SELECT count(), uniqExact(id, c) FROM {db}.fact") == [(200, 150)]
+
+
+def test_offsets_that_a_catalog_has_lost_would_be_doubled_where_none_looks_for_rows(shop, monkeypatch):
+    """The seeded defect."""
+    lose_last_transactions(shop)
+    monkeypatch.setattr(step_planner, "refuse_rows_ahead", lambda *_: None)
+    shop.catch_up()
+    with pytest.raises(AssertionError):
+        shop.check_exact()
 
 
 def test_a_fact_is_not_read_at_a_time_of_which_only_some_rows_are_built(shop):

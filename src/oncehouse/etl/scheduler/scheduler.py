@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ class Scheduler:
         self._heartbeat = TopicHeartbeat(store, self.worker)
         note = discard_checks if database is None else partial(write_checks, client, database)
         waited_for = frozenset(table for topic in self.topics for table in topic.depends_on[1:])
+        built = Counter(topic.dst for topic in self.topics)
         self._runner = StepRunner(
             client,
             store,
@@ -116,6 +118,7 @@ class Scheduler:
             hold=self._heartbeat.hold,
             note=note,
             waited_for=waited_for,
+            shared=frozenset(table for table, topics in built.items() if topics > 1),
         )
         self._ahead = Lookahead(self._runner.planner.find_next)
         self._pool = ThreadPoolExecutor(max_workers=parallel, thread_name_prefix="oncehouse-etl")

@@ -99,8 +99,10 @@ class StepRunner:
         block_rows: int = BLOCK_ROWS,
         note: RecordChecks = discard_checks,
         waited_for: frozenset[str] | None = None,
+        shared: frozenset[str] = frozenset(),
     ) -> None:
-        """`waited_for` are the tables whose time bounds other topics' steps; None: any may."""
+        """`waited_for` are the tables whose time bounds other topics' steps; None: any may. `shared` are those that
+        several topics build."""
         self._client = client
         self._store = store
         self._worker = worker
@@ -115,6 +117,7 @@ class StepRunner:
             preparation=TransformCache(client, folder, store.view_table),
             sizing=self._sizing,
             waited_for=waited_for,
+            shared=shared,
         )
 
     @property

@@ -89,6 +89,8 @@ class TopicState:
     is_pause_asked: bool = False
     splits_time: bool = False
     """Rows of the time that the forward runs have come to are left for their next step."""
+    is_seek_forced: bool = False
+    """The latest seek was forced: the table may hold rows after the position."""
 
     def job(self, job_kind: JobKind) -> TopicJob | None:
         return dict(self.jobs).get(job_kind)
@@ -238,6 +240,7 @@ def encode_topic_state(topic_state: TopicState) -> str:
         "acknowledged": topic_state.acknowledged,
         "is_pause_asked": topic_state.is_pause_asked,
         "splits_time": topic_state.splits_time,
+        "is_seek_forced": topic_state.is_seek_forced,
         "block_counts": _list_block_counts(topic_state),
     }
     return json.dumps({key: value for key, value in plain.items() if value}, separators=(",", ":"))
@@ -263,6 +266,7 @@ def decode_topic_state(text: str) -> TopicState:
         acknowledged=plain.get("acknowledged", 0),
         is_pause_asked=plain.get("is_pause_asked", False),
         splits_time=plain.get("splits_time", False),
+        is_seek_forced=plain.get("is_seek_forced", False),
     )
 
 

@@ -247,6 +247,7 @@ def seek(
             jobs=tuple((job_kind, replace(job, opened=None)) for job_kind, job in row.topic_state.jobs),
             is_pause_asked=False,
             splits_time=0 < last.id < MAX_ID,
+            is_seek_forced=drops_open,
         )
         state = row.state if row.state == PAUSED else ""
         return replace(

@@ -19,7 +19,9 @@ from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Template, Topic
+from oncehouse.etl.state.position import Position, Range, format_seek_argument
 from oncehouse.etl.step_log import is_log_view
+from oncehouse.etl.steps.source_ranges import IN_RANGE, bounds
 
 LEAST_BLOCKS = 100
 _REPEAT_SECONDS = 600.0
@@ -112,6 +114,31 @@ def refuse_existing_rows(client: Client, topic: Topic) -> None:
             f"{topic.topic} POSITION` lets it go on after the last of them; `seek {topic.topic} start --force` builds "
             "all of it beside them."
         )
+
+
+def refuse_rows_ahead(client: Client, topic: Topic, span: Range) -> None:
+    """The table does not hold rows of a range that the offsets say is still to be built."""
+    source, dst = quote_table(topic.depends_on[0]), quote_table(topic.dst)
+    place = "toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id)"
+    both = (
+        f"SELECT count() FROM {source} WHERE {IN_RANGE} "  # noqa: S608 - quoted
+        f"AND ({place}) IN (SELECT {place} FROM {dst} WHERE {IN_RANGE})"
+    )
+    tables, bound = (topic.depends_on[0], topic.dst), bounds(span.last, span.next)
+    rows = int(read_in_step(client, tables, lambda reader: reader.query(both, bound))[0][0])
+    if not rows:
+        return
+    last = f"SELECT max(({place})) FROM {dst}"  # noqa: S608 - quoted
+    time_ms, id_ = read_in_step(client, [topic.dst], lambda reader: reader.query(last))[0][0]
+    newest = format_seek_argument(Position(time_ms=time_ms, id=id_))
+    raise ConfigurationError(
+        f"Topic {topic.topic}: {topic.dst} holds {rows} rows of {topic.depends_on[0]} after "
+        f"{format_seek_argument(span.last)}, where the topic's offsets are: their catalog has lost its last "
+        "transactions (a standby was promoted, a file was replaced by an older copy), or another program has inserted "
+        f"them. Nothing is built, because they would be doubled. `oncehouse etl seek {topic.topic} {newest}` goes on "
+        "after the last of them; the gap that it leaves holds their rows and must not be back-filled. If they are not "
+        f"this topic's, `seek {topic.topic} {format_seek_argument(span.last)} --force` builds beside them."
+    )
 
 
 def _check_memory(topic: Topic, facts: TableFacts) -> None:

@@ -7,7 +7,9 @@ runner.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import ConfigurationError
@@ -23,6 +25,7 @@ from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps.backfill_planner import JobPlanner
 from oncehouse.etl.steps.destination_check import (
     refuse_existing_rows,
+    refuse_rows_ahead,
 )
 from oncehouse.etl.steps.operation_builder import (
     before_operations,
@@ -62,6 +65,10 @@ class StepPlanner:
     sizing: RangeSizing
     waited_for: frozenset[str] | None = None
     """Tables whose time bounds other topics' steps; None: any may."""
+    shared: frozenset[str] = frozenset()
+    """Fact tables that several topics build: whose rows are there is not known."""
+    _reached: dict[str, Position] = field(default_factory=dict)
+    """How far this process itself has planned each topic."""
 
     def plan_decision(
         self, decision: DueStep | ResumeStep | DueJob, found: Range | None = None
@@ -120,7 +127,14 @@ class StepPlanner:
         if found is None:
             return None
         if seen.last == START and not seen.generation and not seen.topic_state.segments:
-            self._check_first(topic, seen)
+            self._check_rows(topic, seen, partial(refuse_existing_rows, self.client, topic))
+        elif self._may_be_behind(topic, seen, prepared):
+            self._check_rows(topic, seen, partial(refuse_rows_ahead, self.client, topic, found))
+        step = self._plan_range(topic, seen, prepared, found)
+        self._reached[topic.topic] = step.span.next
+        return step
+
+    def _plan_range(self, topic: Topic, seen: Offset, prepared: PreparedTransform, found: Range) -> TopicStep:
         if self.sizing.is_surely_small(found):
             return self.assemble(topic, seen, found, prepared, is_fixed=True)
         if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
@@ -129,10 +143,24 @@ class StepPlanner:
         sized = self.sizing.size_range(topic, prepared.transform, found)
         return self.assemble(topic, seen, sized, prepared, is_fixed=True)
 
-    def _check_first(self, topic: Topic, seen: Offset) -> None:
-        """The first step of a topic goes into an empty table."""
+    def _may_be_behind(self, topic: Topic, seen: Offset, prepared: PreparedTransform) -> bool:
+        """Whether offsets in a catalog may have been lost since their rows were built: before this process's first step
+        of the topic, and where it has been further. Only where it can be seen whose rows there are."""
+        facts = prepared.destination.facts
+        reached = self._reached.get(topic.topic)
+        return (
+            self.store.view_table is None
+            and (reached is None or seen.last < reached)
+            and topic.dst not in self.shared
+            and not seen.topic_state.is_seek_forced
+            and facts.column("pos") is not None
+            and facts.column("id") is not None
+        )
+
+    def _check_rows(self, topic: Topic, seen: Offset, refuse: Callable[[], None]) -> None:
+        """Refused by rows in the table, unless they are of another process that has begun the topic just now."""
         try:
-            refuse_existing_rows(self.client, topic)
+            refuse()
         except ConfigurationError:
             row = self.store.read_all().offsets.get(topic.topic)
             if row is not None and (row.hostid or row.last != seen.last or row.is_open):
