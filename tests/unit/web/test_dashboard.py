@@ -346,7 +346,7 @@ def count_work(browser: Visitor, path: str) -> tuple[int, int, int]:
     The least of some looks: what is asked beside a looker, on a thread of its own, may be heard too.
     """
     browser.get(path)  # once, so that connections and what is looked at once are there
-    return min(count_once(browser, path) for _ in range(3))
+    return min(count_once(browser, path) for _ in range(6))
 
 
 def count_once(browser: Visitor, path: str) -> tuple[int, int, int]:
