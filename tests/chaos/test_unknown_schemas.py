@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import Counts, LetterKind, Schema, Stage
 from oncehouse.pipeline.maintenance.verify import verify
-from oncehouse.pipeline.requests import handler
+from oncehouse.pipeline.requests import dead_letter_replay, handler
 from oncehouse.pipeline.requests.handler import RequestHandler
 
 pytestmark = pytest.mark.short
@@ -90,6 +90,29 @@ def test_waiting_records_that_are_dropped_are_noticed(monkeypatch):
         learn_their_schema(simulation)
         with pytest.raises(AssertionError, match="records that waited are lost"):
             assert_all_is_kept(simulation)
+
+
+def test_a_process_that_never_lives_long_decodes_some_of_what_waits_each_time(monkeypatch):
+    """Each is killed after its first epoch, which takes whole files up to the first size; the next ones are larger."""
+    monkeypatch.setattr(dead_letter_replay, "FIRST_RECORDS", 3)
+    with simulate() as simulation:
+        read_avro(simulation, "events")
+        for first in range(0, 20, 2):
+            simulation.kafka[0] += [write_avro(7, first), write_avro(7, first + 1)]
+            simulation.settle(10, 1)
+        add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
+        for decoded in (2, 4, 6):
+            assert next(make_performer(simulation).decode_waiting_records()) == Counts(read=2, new=2)
+            left = epochs.list_dead_letter_files(simulation.catalog, kind=LetterKind.WAITING)
+            assert sum(found.rows for found in left) == 20 - decoded
+        assert list(make_performer(simulation).decode_waiting_records()) == [
+            Counts(read=2, new=2),
+            Counts(read=6, new=6),
+            Counts(read=6, new=6),
+        ]
+        assert sum(part.live_rows for part in batches.list_parts(simulation.catalog)) == 20
+        assert not make_performer(simulation).has_work()
+        assert_sound(simulation)
 
 
 def test_a_schema_of_another_format_is_not_what_records_wait_for():

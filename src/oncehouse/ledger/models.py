@@ -264,6 +264,9 @@ class Registration:
     replaced_batches: tuple[Batch, ...] = ()
     """As they were when their rows were found to be absent; they must not have changed since."""
     request: int | None = None
+    """The one that ends with this epoch."""
+    request_counts: Counts = Counts()
+    """What epochs before made of the same request."""
     identity: Identity | None = None
     """The rule by which its ids were made; the ledger must have the same."""
     query: QueryBatch | None = None

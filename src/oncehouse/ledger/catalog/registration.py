@@ -257,7 +257,7 @@ def _require_key_files(connection: Connection, catalog: Catalog, registration: R
 
 
 def _result(registration: Registration) -> str:
-    counts = registration.counts
+    counts = registration.request_counts + registration.counts
     if registration.kind is EpochKind.REFILL:
         rows = sum(part.live_rows for part in registration.parts)
         return f"{rows} rows in {len(registration.parts)} parts are sent again"

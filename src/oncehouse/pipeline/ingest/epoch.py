@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -82,6 +82,8 @@ class EpochInput:
     topic_ids: dict[str, str]
     tried_dead_letter_files: tuple[str, ...] = ()
     request: int | None = None
+    request_counts: Counts = field(default_factory=Counts)
+    """What epochs before made of the same request."""
     query: QueryBatch | None = None
 
 
@@ -311,6 +313,7 @@ def assemble(
         ),
         tried_dead_letter_files=given.tried_dead_letter_files,
         request=given.request,
+        request_counts=given.request_counts,
         query=given.query,
     )
 

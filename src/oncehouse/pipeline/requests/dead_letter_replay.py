@@ -18,6 +18,7 @@ from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.edits import apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.ingest.epoch_sizing import FIRST_RECORDS
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, PARTITIONS, read_rows
 from oncehouse.pipeline.ingest.read_task import ReadTask
@@ -48,6 +49,25 @@ def group_files(
         group_rows, group_bytes = group_rows + found.rows, group_bytes + found.file.size_bytes
     if group:
         yield tuple(group)
+
+
+def split_for_epochs(
+    files: Sequence[DeadLetterFile], *, most_rows: int
+) -> Iterator[Sequence[DeadLetterFile]]:
+    """The files of one epoch after the other: a small one first, then larger ones, as when Kafka is read.
+
+    What an epoch has settled stays, so that a process that never lives long gets on. A file that is larger by itself is
+    an epoch of its own.
+    """
+    begin = total = 0
+    rows = FIRST_RECORDS
+    for end, found in enumerate(files):
+        if end > begin and total + found.rows > min(rows, most_rows):
+            yield files[begin:end]
+            begin, total, rows = end, 0, rows * 2
+        total += found.rows
+    if files:
+        yield files[begin:]
 
 
 def read_dead_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:

@@ -38,7 +38,7 @@ from oncehouse.pipeline.dedup.index_compaction import rebuild
 from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.load.parked_inserts import end_parked_inserts
-from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay
+from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay, split_for_epochs
 from oncehouse.pipeline.requests.rekey import RekeyJob
 from oncehouse.pipeline.requests.table_refill import gone_batches, refill
 from oncehouse.pipeline.schema.discovery import learn_schemas
@@ -60,6 +60,8 @@ _ASK_AGAIN_SECONDS = 1.0
 
 # A request that keeps failing for passing reasons is refused in the end, so that an operator sees it.
 _MOST_TRIES = 20
+
+_NOTHING = Counts()
 
 
 class RequestHandler:
@@ -106,7 +108,7 @@ class RequestHandler:
                 self._say(f"Performing request {request.request}: {request.kind}.")
             try:
                 with translated_errors(self.pipeline.pipeline):
-                    yield from _perform(self._spark, self.pipeline, self._catalog, self._token, request)
+                    yield from self._perform(request)
             except FencedError:
                 raise
             except TransientError as error:
@@ -117,6 +119,22 @@ class RequestHandler:
                     self._refuse(request, error)
             except (ConfigurationError, PermanentError) as error:
                 self._refuse(request, error)
+
+    def _perform(self, request: Request) -> Iterator[Counts]:
+        given = (self._spark, self.pipeline, self._catalog, self._token)
+        match request.kind:
+            case RequestKind.REPLAY_DEAD_LETTERS:
+                yield from _replay(*given, request, self._is_over)
+            case RequestKind.EDIT_DEAD_LETTERS:
+                yield from _edit(*given, request)
+            case RequestKind.REFILL_TABLE:
+                _refill(*given, request)
+            case RequestKind.REBUILD_INDEX:
+                rebuild(*given, request=request.request)
+            case RequestKind.REKEY:
+                raise PermanentError("a change of the identity rule is performed before all other requests")
+            case _:
+                assert_never(request.kind)
 
     def has_work(self) -> bool:
         """Whether there is anything to perform; cheap, and looked at without any lock."""
@@ -148,10 +166,12 @@ class RequestHandler:
             for found in epochs.list_dead_letter_files(self._catalog, kind=LetterKind.WAITING)
             if any(schema in found.reasons for schema in known)
         ]
-        if files:
+        for taken in split_for_epochs(files, most_rows=self.pipeline.epoch.max_rows):
+            if self._is_over():
+                return
             with translated_errors(self.pipeline.pipeline):
                 yield _replay_files(
-                    self._spark, self.pipeline, self._catalog, self._token, files, Selection(schemas=known)
+                    self._spark, self.pipeline, self._catalog, self._token, taken, Selection(schemas=known)
                 )
 
     def _rekey(self, request: Request) -> None:
@@ -222,27 +242,18 @@ class RequestHandler:
         requests.finish_request(self._catalog, self._token, request.request, f"{REFUSED}{error}")
 
 
-def _perform(
-    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
-) -> Iterator[Counts]:
-    match request.kind:
-        case RequestKind.REPLAY_DEAD_LETTERS:
-            yield from _replay(spark, pipeline, catalog, token, request)
-        case RequestKind.EDIT_DEAD_LETTERS:
-            yield from _edit(spark, pipeline, catalog, token, request)
-        case RequestKind.REFILL_TABLE:
-            _refill(spark, pipeline, catalog, token, request)
-        case RequestKind.REBUILD_INDEX:
-            rebuild(spark, pipeline, catalog, token, request=request.request)
-        case RequestKind.REKEY:
-            raise PermanentError("a change of the identity rule is performed before all other requests")
-        case _:
-            assert_never(request.kind)
-
-
 def _replay(
-    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    request: Request,
+    is_over: Callable[[], bool],
 ) -> Iterator[Counts]:
+    """In several epochs, the last of which ends the request. If none comes to that, it is taken up again.
+
+    Then letters that failed once more are tried with those that are left, and the result counts these alone.
+    """
     selection = Selection.from_arguments(request.arguments)
     store = FileStore(pipeline.ledger.files)
     letters = [
@@ -253,7 +264,18 @@ def _replay(
     if not letters:
         requests.finish_request(catalog, token, request.request, "there are no dead letters to try again")
         return
-    yield _replay_files(spark, pipeline, catalog, token, letters, selection, request=request.request)
+    *earlier, last = split_for_epochs(letters, most_rows=pipeline.epoch.max_rows)
+    done = Counts()
+    for taken in earlier:
+        if is_over():
+            return
+        counts = _replay_files(spark, pipeline, catalog, token, taken, selection)
+        done += counts
+        yield counts
+    if not is_over():
+        yield _replay_files(
+            spark, pipeline, catalog, token, last, selection, request=request.request, done=done
+        )
 
 
 def _edit(
@@ -289,9 +311,10 @@ def _replay_files(
     selection: Selection,
     *,
     request: int | None = None,
+    done: Counts = _NOTHING,
     edits: Sequence[DeadLetterFile] = (),
 ) -> Counts:
-    """An epoch over letters of one kind."""
+    """An epoch over letters of one kind. `done`: what epochs before made of the same request."""
     kind = letters[0].kind
 
     def read(plan: ReadPlan) -> list[TaskManifest]:
@@ -313,6 +336,7 @@ def _replay_files(
         topic_ids={},
         tried_dead_letter_files=tuple(found.dead_letter_file for found in (*letters, *edits)),
         request=request,
+        request_counts=done,
     )
     return settle(spark, pipeline, catalog, token, read, given, small=False)
 
