@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -77,11 +78,15 @@ def split_versions(framed: SchemasAndBodies) -> tuple[Offsets, list[tuple[str, O
         return np.zeros(0, dtype=np.int64), [(schemas[0].as_py(), slice(None), bodies)]
     encoded = schemas.dictionary_encode()
     numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    found: list[tuple[str, Offsets | slice, pa.Array]] = []
-    for number, name in enumerate(encoded.dictionary.to_pylist()):
-        mine = np.flatnonzero(numbers == number)
-        found.append((name, mine, bodies.take(pa.array(mine))))
-    return np.flatnonzero(numbers < 0), found
+    # One sort and one copy for all of them: messages can name as many schemas as there are messages.
+    order: Offsets = np.argsort(numbers, kind="stable")
+    sorted_bodies = bodies.take(pa.array(order))
+    borders = np.searchsorted(numbers[order], np.arange(len(encoded.dictionary) + 1)).tolist()
+    found: list[tuple[str, Offsets | slice, pa.Array]] = [
+        (name, order[start:end], sorted_bodies.slice(start, end - start))
+        for name, (start, end) in zip(encoded.dictionary.to_pylist(), pairwise(borders), strict=True)
+    ]
+    return order[: borders[0]], found
 
 
 def keep_valid_names(texts: pa.Array) -> pa.Array:
