@@ -21,6 +21,7 @@ from sqlalchemy import insert, text
 from oncehouse.ledger.catalog import dead_letters, epochs, schema
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Identity, LetterKind
+from oncehouse.ledger.stats.awaited_schemas import AwaitedSchemas
 
 _FILES = (1_000, 10_000, 100_000)
 _REASONS = ("not_json", "bad_value", "missing_field")
@@ -82,7 +83,7 @@ def measure(catalog: Catalog) -> list[float]:
         list(islice(dead_letters.walk_newest_files(catalog), 100))
 
     def ask() -> None:
-        dead_letters.count_reasons(catalog, kind=LetterKind.WAITING)
+        AwaitedSchemas().read(catalog)
 
     indexed = [_best(read_open), _best(ask)]
     _run(catalog, f"DROP INDEX {_INDEX}")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from simulation import Simulation, simulate
+from sqlalchemy import update
 
 from oncehouse.config.pipeline import Pipeline
+from oncehouse.errors import PoisonError
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.known_schemas import add_schemas
-from oncehouse.ledger.models import Counts, LetterKind, Schema, Stage
+from oncehouse.ledger.catalog.requests import add_request
+from oncehouse.ledger.catalog.schema import dead_letter_files
+from oncehouse.ledger.models import Counts, LetterKind, RequestKind, Schema, Stage
+from oncehouse.pipeline.ingest import dead_letter_writer, epoch
 from oncehouse.pipeline.maintenance.verify import verify
 from oncehouse.pipeline.requests import dead_letter_replay, handler
 from oncehouse.pipeline.requests.handler import RequestHandler
+from oncehouse.pipeline.schema.discovery import Learned
 
 pytestmark = pytest.mark.short
 
@@ -123,3 +130,111 @@ def test_a_schema_of_another_format_is_not_what_records_wait_for():
         assert not handler.has_work()
         assert not list(handler.decode_waiting_records())
         assert_sound(simulation)
+
+
+def set_source(simulation: Simulation, **changes: object) -> None:
+    given = simulation.pipeline.model_dump()
+    given["source"] |= changes
+    simulation.pipeline = Pipeline(**given)
+
+
+def grow_older(simulation: Simulation, seconds: float) -> None:
+    """As if the records had waited for so much longer."""
+    with simulation.catalog.engine.begin() as connection:
+        aged = dead_letter_files.c.registered_at - seconds
+        connection.execute(update(dead_letter_files).values(registered_at=aged))
+
+
+def count_files(simulation: Simulation, kind: LetterKind) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for file in epochs.list_dead_letter_files(simulation.catalog, kind=kind):
+        counted.update(file.reasons)
+    return dict(counted)
+
+
+def forge(simulation: Simulation, schemas: int) -> None:
+    """Two records of a known schema, two of one that is to come, one of each of so many that never come."""
+    read_avro(simulation, "events")
+    forged = [write_avro(100 + number, number % 60) for number in range(schemas)]
+    half = len(forged) // 2
+    known, coming = [write_avro(1, 1), write_avro(1, 2)], [write_avro(7, 3), write_avro(7, 4)]
+    simulation.kafka[0] += [*forged[:half], *known, *coming, *forged[half:]]
+
+
+def test_records_that_have_waited_too_long_become_dead_letters_and_can_be_replayed():
+    with simulate() as simulation:
+        let_wait(simulation)
+        set_source(simulation, schema_wait=3600.0)
+        grow_older(simulation, 3500)
+        assert not make_performer(simulation).has_work()
+        grow_older(simulation, 200)
+        add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
+        handler = make_performer(simulation)
+        assert handler.has_work()
+        assert list(handler.decode_waiting_records()) == [Counts(read=3, new=2, dead_letter=1)]
+        assert not handler.has_work()
+        assert count_files(simulation, LetterKind.WAITING) == {}
+        assert count_files(simulation, LetterKind.DEAD) == {"schema_unknown": 1}
+        assert_sound(simulation)
+        add_schemas(simulation.catalog, [Schema(schema="9", format="avro", definition=_DEFINITION)])
+        add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {"reason": "schema_unknown"})
+        assert list(make_performer(simulation).perform()) == [Counts(read=1, new=1)]
+        assert_sound(simulation)
+
+
+def test_records_wait_for_ever_where_that_is_asked_for():
+    with simulate() as simulation:
+        let_wait(simulation)
+        set_source(simulation, schema_wait=None)
+        grow_older(simulation, 100 * 86400)
+        assert not make_performer(simulation).has_work()
+        assert count_files(simulation, LetterKind.WAITING) == {"7": 2, "9": 1}
+
+
+def test_of_thousands_of_forged_schemas_some_wait_and_the_real_one_is_among_them(monkeypatch):
+    monkeypatch.setattr(dead_letter_writer, "MOST_SCHEMAS", 10)
+    with simulate() as simulation:
+        forge(simulation, 15)
+        simulation.settle(100, 1)
+        counts = epochs.total_counts(simulation.catalog)
+        assert (counts.read, counts.new, counts.waiting, counts.dead_letter) == (19, 2, 11, 6)
+        waiting = count_files(simulation, LetterKind.WAITING)
+        assert (len(waiting), waiting["7"]) == (10, 2)
+        assert count_files(simulation, LetterKind.DEAD) == {"schema_unknown": 6}
+        add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
+        assert list(make_performer(simulation).decode_waiting_records()) == [
+            Counts(read=11, new=2, waiting=9)
+        ]
+        assert_sound(simulation)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_share_of_unknown_schemas_stops_the_pipeline_but_not_while_the_registry_is_away(
+    is_away, monkeypatch
+):
+    with simulate() as simulation:
+        forge(simulation, 15)
+        given = simulation.pipeline.model_dump()
+        given["dead_letters"] = {"max_waiting_share": 0.5, "min_records": 10}
+        simulation.pipeline = Pipeline(**given)
+        add_schemas(simulation.catalog, [Schema(schema="1", format="avro", definition=_DEFINITION)])
+        monkeypatch.setattr(epoch, "learn_schemas", lambda *_: Learned(registry_is_away=is_away))
+        if is_away:
+            simulation.settle(100, 1)
+            assert epochs.total_counts(simulation.catalog).waiting == 17
+            return
+        with pytest.raises(
+            PoisonError, match="17 of 19 records of this epoch name a schema that is not known"
+        ):
+            simulation.settle(100, 1)
+        assert epochs.read_positions(simulation.catalog) == {}
+        assert epochs.total_counts(simulation.catalog) == Counts()
+
+
+def test_no_share_of_unknown_schemas_stops_the_pipeline_by_default():
+    """A version may be deployed before the pipeline knows it."""
+    with simulate() as simulation:
+        read_avro(simulation, "events")
+        simulation.kafka[0] += [write_avro(7, 1)] * 2000
+        simulation.settle(5000, 1)
+        assert epochs.total_counts(simulation.catalog).waiting == 2000

@@ -14,6 +14,7 @@ from oncehouse.ledger.catalog import dead_letters, epochs
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
+from oncehouse.ledger.stats.awaited_schemas import AwaitedSchemas
 
 REASONS = ("not_json", "100%_odd", 'quo"ted', "back\\slash", "ünïcode", "x" * 3000)
 
@@ -62,7 +63,7 @@ def test_letters_are_counted_as_file_by_file_without_those_tried_or_of_another_k
     other.close()
     left = [file for number, file in enumerate(files) if number not in {0, 7}]
     assert dead_letters.count_reasons(catalog) == add_up(left)
-    assert dead_letters.count_reasons(catalog, kind=LetterKind.WAITING) == {"schema-7": 5}
+    assert AwaitedSchemas().read(catalog).schemas == {"schema-7": 5}
     assert list(dead_letters.count_reasons(catalog)) == sorted(dead_letters.count_reasons(catalog))
 
 
@@ -132,10 +133,11 @@ def test_open_letters_are_found_by_the_index(tmp_path):
         "before_cursor_execute",
         lambda _connection, _cursor, statement, values, *_more: asked.append((statement, values)),
     )
-    dead_letters.count_reasons(catalog, kind=LetterKind.WAITING)
+    dead_letters.count_reasons(catalog)
+    AwaitedSchemas().read(catalog)
     list(dead_letters.walk_newest_files(catalog, start=make_dead_letters("a", epoch=3)))
     statements = [found for found in asked if "oncehouse_dead_letter_files" in found[0]]
-    assert len(statements) == 2
+    assert len(statements) == 3
     with catalog.engine.connect() as connection:
         for statement, values in statements:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()

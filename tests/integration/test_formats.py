@@ -16,6 +16,7 @@ import fastavro
 import pytest
 from confluent_kafka import Producer
 
+from oncehouse.monitoring.overview import read_overview
 from registry import running_registry
 
 RECORDED = Path(__file__).parent.parent / "recordings" / "debezium-postgres.jsonl"
@@ -155,6 +156,39 @@ def test_avro_by_a_registry_is_exact_and_an_unknown_version_waits_for_its_schema
     )  # fmt: skip
     newer = (*low[1:], -1)
     assert read(live_pipeline, columns) == [(*low, None), (0, *newer), (1, *newer), (*high, None)]
+    live_pipeline.assert_settled()
+
+
+def test_forged_schema_numbers_end_as_dead_letters_next_to_real_events(make_pipeline):
+    """More numbers than may wait, sent with events of a known version and of one that the registry gets later."""
+    fields = {"id": "Int64", "home.city": "Nullable(String)"}
+    simple = EVENT | {"fields": [{"name": "id", "type": "long"}]}
+    with running_registry() as registry:
+        registry.register("event", simple)
+        source = section("avro", fields, avro={"registry": {"url": registry.url}})
+        # One epoch, whose waiting records fit into one file.
+        large = {"epoch": {"max_rows": 10_000}, "batch": {"max_rows": 10_000}}
+        live_pipeline = make_pipeline(source=source, identity={"fields": ["id"]}, **large)
+        forged = [avro(number, simple, {"id": number}) for number in range(1000, 2500)]
+        known = [avro(1, simple, {"id": number}) for number in range(500)]
+        coming = [avro(2, simple, {"id": number}) for number in range(500, 520)]
+        live_pipeline.send_raw([*forged[:700], *known, *coming, *forged[700:]])
+        live_pipeline.run()
+        counts = live_pipeline.counts()
+        assert (counts.read, counts.new, counts.waiting, counts.dead_letter) == (2020, 500, 1019, 501)
+        overview = read_overview(live_pipeline.catalog)
+        assert next(iter(overview.waiting.items())) == ("2", 20)
+        assert (len(overview.waiting), overview.waiting_others) == (20, 1019 - 20 - 19)
+        registry.register("event", simple)
+        live_pipeline.run()
+        assert read(live_pipeline, "id", "id") == [(number,) for number in range(520)]
+        live_pipeline.grow_older(8 * 86400)
+        live_pipeline.run()
+    overview = read_overview(live_pipeline.catalog)
+    assert (overview.waiting, overview.waiting_others) == ({}, 0)
+    assert overview.dead_letters == {"schema_unknown": 1500}
+    assert read(live_pipeline, "id", "id") == [(number,) for number in range(520)]
+    assert not live_pipeline.findings()
     live_pipeline.assert_settled()
 
 

@@ -140,6 +140,8 @@ class Source(Section):
     """A larger record becomes a dead letter."""
     max_depth: Count = Field(default=64, ge=1, le=400)
     """A record nested deeper than this becomes a dead letter."""
+    schema_wait: Seconds | None = 7 * 86400.0
+    """How long records of unknown schemas wait before they become dead letters; null: for ever."""
     avro: Avro | None = None
     """Where Avro's schemas come from; only with `format: avro`."""
     protobuf: Protobuf | None = None
@@ -394,6 +396,8 @@ class Ledger(Section):
 class DeadLetters(Section):
     max_share: float | None = Field(default=0.5, ge=0, le=1)
     """Above this share of dead letters in an epoch the pipeline stops; null never stops."""
+    max_waiting_share: float | None = Field(default=None, ge=0, le=1)
+    """Above this share of records of unknown schemas in an epoch the pipeline stops; null never stops."""
     min_records: Count = Field(default=1000, ge=1)
     """Epochs with fewer records are not judged by their share."""
 

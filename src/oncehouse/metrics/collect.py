@@ -154,6 +154,9 @@ def _request_samples(overview: Overview) -> Iterator[Sample]:
         yield _sample(definitions.DEAD_LETTERS, count, name, reason)
     for schema, count in overview.waiting.items():
         yield _sample(definitions.WAITING_FOR_SCHEMA, count, name, schema)
+    if overview.waiting_others:
+        # No schema has an empty name, and a sum over all of them stays right.
+        yield _sample(definitions.WAITING_FOR_SCHEMA, overview.waiting_others, name, "")
     waiting = Counter(request.kind for request in overview.requests if request.done_at is None)
     refused = Counter(request.kind for request in overview.requests if request.is_refused)
     # Of every kind from the beginning on: Prometheus sees no increase of a series that is born at 1.

@@ -86,7 +86,11 @@ INSERT_SECONDS = _gauge(
 
 # What needs a person, or a schema.
 DEAD_LETTERS = _gauge("dead_letters", "pipeline reason", "dead letters that were not tried again")
-WAITING_FOR_SCHEMA = _gauge("waiting_for_schema", "pipeline schema", "records that wait for a schema")
+WAITING_FOR_SCHEMA = _gauge(
+    "waiting_for_schema",
+    "pipeline schema",
+    "records that wait for a schema: the 20 most frequent ones; `schema` is empty for all others together",
+)
 REQUESTS_OPEN = _gauge("requests_open", "pipeline kind", "requests not performed yet")
 REQUESTS_REFUSED = _counter("requests_refused", "pipeline kind", "requests that could not be met")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.dead_letters import count_reasons
@@ -16,8 +17,9 @@ from oncehouse.ledger.catalog.leases import list_leases
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.catalog.requests import list_requests
 from oncehouse.ledger.catalog.rollup import rolled_up_rows
-from oncehouse.ledger.models import BatchStatus, LetterKind, Request, Stage
+from oncehouse.ledger.models import BatchStatus, Request, Stage
 from oncehouse.ledger.stats import summary
+from oncehouse.ledger.stats.awaited_schemas import AwaitedSchemas
 from oncehouse.ledger.stats.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
 
 __all__ = [
@@ -33,6 +35,12 @@ __all__ = [
     "list_lease_views",
     "read_overview",
 ]
+
+SCHEMAS_SHOWN = 20
+"""How many schemas that records wait for are named; records can name any number."""
+
+# By ledger, for as long as it stays open: dashboard and metrics read each of them every few seconds.
+_AWAITED: WeakKeyDictionary[Catalog, AwaitedSchemas] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +88,15 @@ class Overview:
     dead_letters: dict[str, int]
     """By reason: those that were not tried again."""
     waiting: dict[str, int]
-    """Records that wait for a schema, by its name."""
+    """Records that wait for a schema, by its name: the most frequent ones, those first."""
     conflicts: int
     """Duplicates whose payload differs from the event that came first."""
     key_index: IndexTotals
     leases: tuple[LeaseView, ...]
     requests: tuple[Request, ...]
     queries: tuple[QueryView, ...]
+    waiting_others: int = 0
+    """Records that wait for any other schema."""
     unproven_views: dict[str, int] = field(default_factory=dict)
     """By table: loaded batches of which nothing shows that the table's materialized views have their rows."""
 
@@ -99,6 +109,7 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
         positions = _positions(read_positions(view), end_offsets)
         batches = summary.sum_batches(view)
         waiting_since = summary.find_oldest_waiting(view)
+        awaited = _AWAITED.setdefault(catalog, AwaitedSchemas()).read(view).top(SCHEMAS_SHOWN)
         return Overview(
             pipeline=catalog.pipeline,
             now=now,
@@ -110,7 +121,8 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             rows_in_clickhouse=_arrived(batches, rolled_up_rows(view)),
             oldest_waiting_seconds=None if waiting_since is None else max(0.0, now - waiting_since),
             dead_letters=count_reasons(view),
-            waiting=count_reasons(view, kind=LetterKind.WAITING),
+            waiting=awaited.schemas,
+            waiting_others=awaited.others,
             conflicts=sum(totals.counts.conflicts for totals in epochs),
             key_index=summary.sum_index(view),
             leases=_leases(view, now),

@@ -22,6 +22,7 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse.cli.output import plain
+from oncehouse.cli.pipeline.status import _show_tables
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.ledger.catalog import dead_letters, epochs
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
@@ -34,10 +35,13 @@ from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     EpochKind,
+    LetterKind,
     RequestKind,
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.metrics.collect import _request_samples
+from oncehouse.metrics.definitions import WAITING_FOR_SCHEMA
 from oncehouse.monitoring import batches
 from oncehouse.monitoring import overview as insights
 from oncehouse.monitoring.actions import count_letters
@@ -287,3 +291,21 @@ def test_no_hint_makes_a_terminal_do_anything(value):
 def test_a_hint_keeps_what_is_printable(text):
     printable = "".join(c for c in text if c.isprintable())
     assert show_beginning(printable.encode()) == printable[:200]
+
+
+def test_of_many_schemas_that_records_wait_for_twenty_are_named_and_the_others_counted(catalog, capsys):
+    token = take_lease(catalog)
+    schemas = {"real": 3, **{str(number): 1 for number in range(100, 400)}}
+    waiting = replace(make_dead_letters("w", rows=303), reasons=schemas, kind=LetterKind.WAITING)
+    register(catalog, token, make_registration(dead_letter_files=(waiting,)))
+    overview = insights.read_overview(catalog)
+    assert next(iter(overview.waiting.items())) == ("real", 3)
+    assert (len(overview.waiting), overview.waiting_others) == (20, 303 - 22)
+    samples = [found for found in _request_samples(overview) if found.metric is WAITING_FOR_SCHEMA]
+    assert len(samples) == 21
+    assert sum(found.value for found in samples) == 303
+    assert samples[-1].labels == ("shop", "")
+    _show_tables(overview)
+    shown = capsys.readouterr().out
+    assert "(all others)" in shown
+    assert shown.count("\n") < 30

@@ -231,13 +231,13 @@ def _read(
             descriptor_set=None if descriptor is None else str(descriptor),
             message=message or _own_message(pipeline),
         )
-    found = () if avsc is not None else find_schemas(pipeline, [version])
-    if not found:
+    found = None if avsc is not None else next(find_schemas(pipeline, [version]), None)
+    if found is None:
         raise ConfigurationError(
             f"version {version!r} cannot be had; give --avsc, or --proto or --descriptor with --message, "
             "or name a registry that has it in the pipeline file"
         )
-    return found[0]
+    return found
 
 
 def _choose(pipeline: Pipeline, catalog: Catalog, version: str | None) -> tuple[Schema, ...]:

@@ -147,7 +147,8 @@ def _show_tables(overview: Overview) -> None:
         show_table(["dead letters", "number"], overview.dead_letters.items(), empty="")
     if overview.waiting:
         say("")
-        show_table(["waiting for schema", "number"], overview.waiting.items(), empty="")
+        others = [("(all others)", overview.waiting_others)] if overview.waiting_others else []
+        show_table(["waiting for schema", "number"], [*overview.waiting.items(), *others], empty="")
         say(
             "`oncehouse schema add VERSION` makes a version known; the next epoch of a run decodes its records"
         )

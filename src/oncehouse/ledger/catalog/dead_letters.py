@@ -21,11 +21,11 @@ _FILES_A_LOOK = 128
 _LONGEST_NAME = 64
 
 
-def count_reasons(catalog: Catalog, *, kind: LetterKind = LetterKind.DEAD) -> dict[str, int]:
-    """Open letters by reason, by its name; those that wait, by schema."""
+def count_reasons(catalog: Catalog) -> dict[str, int]:
+    """Open dead letters by reason, by its name. What waits is counted by `stats/awaited_schemas.py`."""
     query = (
         select(dead_letter_files.c.reasons, func.count())
-        .where(*are_open(catalog, kind))
+        .where(*are_open(catalog, LetterKind.DEAD))
         .group_by(dead_letter_files.c.reasons)
     )
     counted: dict[str, int] = {}

@@ -36,6 +36,15 @@ def list_schemas(catalog: Catalog) -> tuple[Schema, ...]:
     )
 
 
+def list_names(catalog: Catalog, *, format_: str | None = None) -> frozenset[str]:
+    """The names alone, without the definitions; of one format, or of all."""
+    query = select(schemas.c.schema_name).where(schemas.c.pipeline == catalog.pipeline)
+    if format_ is not None:
+        query = query.where(schemas.c.format == format_)
+    with catalog.read() as connection:
+        return frozenset(connection.execute(query).scalars())
+
+
 def add_schemas(catalog: Catalog, found: Iterable[Schema]) -> tuple[Schema, ...]:
     """Write down those that are new and return them; another definition under a known name is refused."""
     asked = tuple(found)

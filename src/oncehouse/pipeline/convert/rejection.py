@@ -32,6 +32,8 @@ class Reason(StrEnum):
     """The message is sound, but what it says cannot be a row."""
     NOT_TRANSFORMED = "not_shaped"
     """Decoded, but what should be computed from it could not be."""
+    SCHEMA_UNKNOWN = "schema_unknown"
+    """Its schema is not known, and it cannot wait for it any longer."""
 
 
 @dataclass(frozen=True, kw_only=True)

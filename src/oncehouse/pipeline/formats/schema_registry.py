@@ -55,16 +55,19 @@ def read_number(text: str) -> int | None:
 def fetch_some(
     config: Registry | None, numbers: Mapping[str, int | None]
 ) -> Iterator[tuple[str, RegisteredSchema]]:
-    """By name: what can be had now of so many as may be asked for at once, chosen again each time."""
+    """By name: what can be had now of so many as may be asked for at once. Raises TransientError when it is away.
+
+    Half of them are the first that are given, the others are chosen again each time.
+    """
     wanted = {name: number for name, number in numbers.items() if number is not None}
     if config is None or not wanted:
         return
     client = RegistryClient(config)
-    for name in SystemRandom().sample(sorted(wanted), min(len(wanted), _MOST_ASKED)):
+    names = list(wanted)
+    first, rest = names[: _MOST_ASKED // 2], names[_MOST_ASKED // 2 :]
+    for name in (*first, *SystemRandom().sample(rest, min(len(rest), _MOST_ASKED - len(first)))):
         try:
             found = client.fetch(wanted[name])
-        except TransientError:
-            return  # it is away for all of them
         except PermanentError:
             continue  # one schema that cannot be had must not stop the others
         if found is not None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from oncehouse.common import failpoints, structured_logging
 from oncehouse.common.tracing import Span, add_attributes, span
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
+from oncehouse.errors import FullDiskError, OncehouseError
 from oncehouse.ledger.catalog import epochs, segments
 from oncehouse.ledger.catalog import registration as registering
 from oncehouse.ledger.catalog.database import Catalog
@@ -40,6 +40,7 @@ from oncehouse.ledger.models import (
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
+from oncehouse.pipeline.ingest.dead_letter_writer import MOST_SCHEMAS
 from oncehouse.pipeline.ingest.manifest import (
     MANIFEST_SCHEMA,
     ChunkManifest,
@@ -48,6 +49,7 @@ from oncehouse.pipeline.ingest.manifest import (
     TaskManifest,
 )
 from oncehouse.pipeline.ingest.part_files import epoch_path
+from oncehouse.pipeline.ingest.poison import require_few_dead_letters, require_few_waiting
 from oncehouse.pipeline.ingest.read_plan import plan_epoch_read
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.schema.discovery import learn_schemas
@@ -104,7 +106,9 @@ def settle(
         span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
     ):
         with _free_space_when_full(pipeline, epoch, token), translated_errors(pipeline.pipeline):
-            plan, manifests = _read_all(pipeline, catalog, read, epoch=epoch, token=token, whole=small)
+            plan, manifests, registry_is_away = _read_all(
+                pipeline, catalog, read, epoch=epoch, token=token, whole=small
+            )
             failpoints.reach("parts written")
             chunks = sorted(
                 (chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first
@@ -118,6 +122,9 @@ def settle(
         )
         dead = [letters.sample for letters in _dead_letters(manifests, LetterKind.DEAD)]
         require_few_dead_letters(pipeline, registration, dead)
+        if not registry_is_away:
+            waiting = [letters.sample for letters in _dead_letters(manifests, LetterKind.WAITING)]
+            require_few_waiting(pipeline, registration, waiting)
         failpoints.reach("before registering")
         with _phase("register", plan):
             registering.register(catalog, token, registration)
@@ -143,19 +150,21 @@ def _read_all(
     epoch: int,
     token: int,
     whole: bool,
-) -> tuple[ReadPlan, list[TaskManifest]]:
-    """With all schemas and fields that are to be known, and the plan that it was read by."""
+) -> tuple[ReadPlan, list[TaskManifest], bool]:
+    """With all schemas and fields that are to be known; the plan that it was read by, and whether a registry that may
+    know more schemas did not answer.
+    """
     plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
     failpoints.reach("before writing parts")
     manifests = _read(read, plan)
-    while learn_schemas(pipeline, catalog, _awaited_schemas(manifests)) or learn_new_fields(
-        pipeline, catalog, token, _new_fields(manifests)
-    ):
+    while (
+        learned := learn_schemas(pipeline, catalog, _awaited_schemas(manifests))
+    ).schemas or learn_new_fields(pipeline, catalog, token, _new_fields(manifests)):
         # Read once more with what is known now; what the first time wrote has no row in the catalog.
         # A version that marks other fields than the rest is refused here, before anything of it is settled.
         plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
         manifests = _read(read, plan)
-    return plan, manifests
+    return plan, manifests, learned.registry_is_away
 
 
 def _plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
@@ -357,8 +366,12 @@ def _dead_letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterat
     return (letters for task in manifests for letters in task.letters if letters.kind is kind)
 
 
-def _awaited_schemas(manifests: Sequence[TaskManifest]) -> set[str]:
-    return {schema for letters in _dead_letters(manifests, LetterKind.WAITING) for schema in letters.reasons}
+def _awaited_schemas(manifests: Sequence[TaskManifest]) -> tuple[str, ...]:
+    """The most frequent first, and no more than the records of one file may wait for."""
+    counted: Counter[str] = Counter()
+    for letters in _dead_letters(manifests, LetterKind.WAITING):
+        counted.update(letters.reasons)
+    return tuple(schema for schema, _ in counted.most_common(MOST_SCHEMAS))
 
 
 def _new_fields(manifests: Sequence[TaskManifest]) -> NewFields:
@@ -366,31 +379,3 @@ def _new_fields(manifests: Sequence[TaskManifest]) -> NewFields:
     for task in manifests:
         merge_fields(found, task.new_fields)
     return found
-
-
-def require_few_dead_letters(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
-    """Stop before a stream of poison is settled as dead letters; those tried again were decided before."""
-    counts, limit = registration.counts, pipeline.dead_letters.max_share
-    if (
-        registration.kind not in (EpochKind.KAFKA, EpochKind.FRAME)
-        or limit is None
-        or counts.read < pipeline.dead_letters.min_records
-    ):
-        return
-    share = counts.dead_letter / counts.read
-    if share > limit:
-        raise PoisonError(
-            f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
-            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): {_describe(registration)}; the first is "
-            f"{samples[0]}. Nothing of it was settled. Correct "
-            "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
-            "become dead letters."
-        )
-
-
-def _describe(registration: Registration) -> str:
-    reasons: Counter[str] = Counter()
-    for letters in registration.dead_letter_files:
-        if letters.kind is LetterKind.DEAD:
-            reasons.update(letters.reasons)
-    return ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())

@@ -16,11 +16,12 @@ import pyarrow as pa
 from oncehouse.ledger.models import LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys, UInt32, UInt64, sort_order, write_keys
+from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.dedup.payload_hash import hash_payloads
 from oncehouse.pipeline.dedup.unique_id import reject_unidentified, unique_ids
 from oncehouse.pipeline.formats.base import Decoded, Decoder, split_runs
 from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
-from oncehouse.pipeline.ingest.dead_letter_writer import DeadLetterWriter
+from oncehouse.pipeline.ingest.dead_letter_writer import DeadLetterWriter, WaitingWriter
 from oncehouse.pipeline.ingest.manifest import (
     ChunkManifest,
     ReadPlan,
@@ -36,7 +37,6 @@ from oncehouse.pipeline.ingest.part_files import (
 )
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 
-_NO_SCHEMA = "schema_unknown"
 # As many as Spark gives at once: of a message of many lines no more are decoded together.
 _BLOCK_ROWS = 50_000
 
@@ -82,11 +82,18 @@ class ReadTask:
     """Takes blocks in Kafka's order, writes files, and returns what it wrote."""
 
     def __init__(
-        self, plan: ReadPlan, attempt: str, *, ordered: bool = False, decoder: Decoder | None = None
+        self,
+        plan: ReadPlan,
+        attempt: str,
+        *,
+        ordered: bool = False,
+        decoder: Decoder | None = None,
+        may_wait: bool = True,
     ) -> None:
         """`ordered`: blocks come in the order of all sources together, so that one chunk may hold several.
 
         `decoder`: another one than that of the plan's format.
+        `may_wait`: whether records of unknown schemas wait; otherwise they become dead letters.
         """
         self._plan = plan
         self._attempt = attempt
@@ -95,7 +102,13 @@ class ReadTask:
         self._decoder = make_decoder(plan, decoder, refuses=True)
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
-        self._dead_letters = {kind: DeadLetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
+        self._may_wait = may_wait
+        dead = DeadLetterWriter(plan, self._store, attempt, LetterKind.DEAD)
+        # In the order in which they are finished: what has no place among those that wait becomes a dead letter.
+        self._dead_letters = {
+            LetterKind.WAITING: WaitingWriter(plan, self._store, attempt, overflow=dead),
+            LetterKind.DEAD: dead,
+        }
         self._read = 0
         self._read_bytes = 0
         self._skipped = 0
@@ -170,9 +183,10 @@ class ReadTask:
         records = block.take(pa.array([waiting.index for waiting in decoded.waiting]))
         names = [waiting.schema for waiting in decoded.waiting]
         columns = raw_columns(self._plan.topics, records, pa.array(names, pa.string()))
-        columns.append(pa.repeat(_NO_SCHEMA, len(names)))
-        columns.append(pa.array([f"schema {name} is not known" for name in names], pa.string()))
-        self._dead_letters[LetterKind.WAITING].add(columns)
+        columns.append(pa.repeat(str(Reason.SCHEMA_UNKNOWN), len(names)))
+        why = "" if self._may_wait else ", and the record waited for it for source.schema_wait"
+        columns.append(pa.array([f"schema {name} is not known{why}" for name in names], pa.string()))
+        self._dead_letters[LetterKind.WAITING if self._may_wait else LetterKind.DEAD].add(columns)
 
     def carry(self, letters: pa.Table, kind: LetterKind) -> None:
         """Dead letters that stay as they are, counted and written again."""

@@ -33,6 +33,8 @@ class ReplayPlan:
     kind: LetterKind = LetterKind.DEAD
     edits: tuple[FileRef, ...] = ()
     """Files of EDIT_SCHEMA: the letters they name are decoded from their edited values, and no others."""
+    expired: bool = False
+    """Records that have waited for their schema too long: those that would wait on become dead letters."""
 
 
 def group_files(
@@ -87,7 +89,7 @@ def replay(plan: ReplayPlan) -> TaskManifest:
     read = _with_topics(plan.read, topics) if plan.kind is LetterKind.WAITING else plan.read
     # Dead letters of a topic that the pipeline no longer reads stay letters.
     wanted = pc.and_(meant, pc.is_in(topics, value_set=pa.array(read.topics)))
-    task = ReadTask(read, plan.attempt, ordered=True)
+    task = ReadTask(read, plan.attempt, ordered=True, may_wait=not plan.expired)
     for block in _as_records(read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
         task.add(block)
     task.carry(letters.filter(pc.invert(wanted)), plan.kind)

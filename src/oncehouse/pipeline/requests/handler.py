@@ -18,8 +18,6 @@ from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger.catalog import batches, epochs, rekey, requests
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.catalog.dead_letters import count_reasons
-from oncehouse.ledger.catalog.known_schemas import list_schemas
 from oncehouse.ledger.catalog.requests import rekey_target
 from oncehouse.ledger.models import (
     REFUSED,
@@ -40,8 +38,8 @@ from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.load.parked_inserts import end_parked_inserts
 from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay, split_for_epochs
 from oncehouse.pipeline.requests.rekey import RekeyJob
+from oncehouse.pipeline.requests.schema_wait import WaitingRecords
 from oncehouse.pipeline.requests.table_refill import gone_batches, refill
-from oncehouse.pipeline.schema.discovery import learn_schemas
 from oncehouse.pipeline.schema.identity_guard import refuse_start, under_asked_rule, under_ledgers_rule
 from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
@@ -51,9 +49,6 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline
 
-
-# How often a registry or folder is asked for schemas that records wait for.
-_LOOK_SECONDS = 5.0
 
 # How often the catalog is asked what became of a change, while it is away.
 _ASK_AGAIN_SECONDS = 1.0
@@ -89,7 +84,7 @@ class RequestHandler:
         self._say = say
         self._is_over = is_over
         self._tries: Counter[int] = Counter()
-        self._next_look = 0.0
+        self._waiting = WaitingRecords(catalog)
 
     def set_merging_fields(self, found: Sequence[tuple[str, str]]) -> None:
         if tuple(found) != self.pipeline.merging_fields:
@@ -138,41 +133,28 @@ class RequestHandler:
 
     def has_work(self) -> bool:
         """Whether there is anything to perform; cheap, and looked at without any lock."""
-        return bool(self._asked()) or self._has_readable()
+        return bool(self._asked()) or self._waiting.has_due(self.pipeline)
 
     def _asked(self) -> list[Request]:
         found = requests.open_requests(self._catalog)
         return [request for request in found if self.rekeys or request.kind is not RequestKind.REKEY]
 
-    def _has_readable(self) -> bool:
-        awaited = _awaited(self._catalog)
-        if not awaited:
-            return False
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
-            learn_schemas(self.pipeline, self._catalog, awaited)
-        return any(schema in awaited for schema in self._own_schemas())
-
-    def _own_schemas(self) -> tuple[str, ...]:
-        """Schemas of the pipeline's own format: the same name in another one is not what records wait for."""
-        own = self.pipeline.source.format
-        return tuple(schema.schema for schema in list_schemas(self._catalog) if schema.format == own)
-
     def decode_waiting_records(self) -> Iterator[Counts]:
-        """Decode what has waited for schemas that are known by now."""
-        known = self._own_schemas()
-        files = [
-            found
-            for found in epochs.list_dead_letter_files(self._catalog, kind=LetterKind.WAITING)
-            if any(schema in found.reasons for schema in known)
-        ]
-        for taken in split_for_epochs(files, most_rows=self.pipeline.epoch.max_rows):
-            if self._is_over():
-                return
-            with translated_errors(self.pipeline.pipeline):
-                yield _replay_files(
-                    self._spark, self.pipeline, self._catalog, self._token, taken, Selection(schemas=known)
-                )
+        """Decode what has waited for schemas that are known by now, and what has waited for too long a last time."""
+        for due in self._waiting.list_due(self.pipeline):
+            for taken in split_for_epochs(due.files, most_rows=self.pipeline.epoch.max_rows):
+                if self._is_over():
+                    return
+                with translated_errors(self.pipeline.pipeline):
+                    yield _replay_files(
+                        self._spark,
+                        self.pipeline,
+                        self._catalog,
+                        self._token,
+                        taken,
+                        due.selection,
+                        expired=due.expired,
+                    )
 
     def _rekey(self, request: Request) -> None:
         """Raises what hinders it: no epoch may be settled before the ledger has the pipeline's rule."""
@@ -313,6 +295,7 @@ def _replay_files(
     request: int | None = None,
     done: Counts = _NOTHING,
     edits: Sequence[DeadLetterFile] = (),
+    expired: bool = False,
 ) -> Counts:
     """An epoch over letters of one kind. `done`: what epochs before made of the same request."""
     kind = letters[0].kind
@@ -326,6 +309,7 @@ def _replay_files(
                 selection=selection,
                 kind=kind,
                 edits=tuple(found.file for found in edits),
+                expired=expired,
             )
             for files in group_files(letters, rows=plan.part_rows, size_bytes=plan.part_bytes)
         ]
@@ -339,10 +323,6 @@ def _replay_files(
         request_counts=done,
     )
     return settle(spark, pipeline, catalog, token, read, given, small=False)
-
-
-def _awaited(catalog: Catalog) -> set[str]:
-    return set(count_reasons(catalog, kind=LetterKind.WAITING))
 
 
 def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request) -> None:

@@ -6,11 +6,13 @@ so that records stay readable when the place it came from is away.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.catalog.known_schemas import add_schemas, list_schemas
+from oncehouse.ledger.catalog.known_schemas import add_schemas, list_names, list_schemas
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.avro import schema_sources as avro_sources
 from oncehouse.pipeline.formats.factory import require_section
@@ -43,17 +45,20 @@ def known_schemas(pipeline: Pipeline, catalog: Catalog | None) -> tuple[Schema, 
     return (*kept, *(schema for schema in declared_schemas(pipeline) if schema.schema not in names))
 
 
-def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ...]:
-    """Those of the names that can be had now; the others are left out."""
-    declared = tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)
-    missing = set(names) - {schema.schema for schema in declared}
+def find_schemas(pipeline: Pipeline, names: Collection[str]) -> Iterator[Schema]:
+    """Those of the names that can be had now; the others are left out. The first are asked for first.
+
+    Raises TransientError when a registry does not answer.
+    """
+    asked = dict.fromkeys(names)
+    declared = {schema.schema: schema for schema in declared_schemas(pipeline) if schema.schema in asked}
+    yield from declared.values()
+    missing = [name for name in asked if name not in declared]
     match pipeline.source.format:
         case "avro":
-            return (*declared, *avro_sources.fetch_from_registry(_avro(pipeline), missing))
+            yield from avro_sources.fetch_from_registry(_avro(pipeline), missing)
         case "protobuf":
-            return (*declared, *protobuf_sources.fetch_from_registry(_protobuf(pipeline), missing))
-        case _:
-            return declared
+            yield from protobuf_sources.fetch_from_registry(_protobuf(pipeline), missing)
 
 
 def check_schemas(pipeline: Pipeline) -> None:
@@ -72,8 +77,24 @@ def _protobuf(pipeline: Pipeline) -> Protobuf:
     return require_section(pipeline.source.protobuf, "protobuf")
 
 
-def learn_schemas(pipeline: Pipeline, catalog: Catalog, names: Collection[str]) -> bool:
-    """Look for schemas that the ledger lacks; whether it knows more than before."""
-    known = {schema.schema for schema in list_schemas(catalog)}
-    missing = set(names) - known
-    return bool(missing and add_schemas(catalog, find_schemas(pipeline, missing)))
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    schemas: tuple[Schema, ...] = ()
+    """Those that the ledger knows now and did not know before."""
+    registry_is_away: bool = False
+    """Whether a registry did not answer, so that it may have more."""
+
+
+def learn_schemas(pipeline: Pipeline, catalog: Catalog, names: Collection[str]) -> Learned:
+    """Look for schemas that the ledger lacks; the first are asked for first."""
+    known = list_names(catalog) if names else ()
+    missing = [name for name in names if name not in known]
+    if not missing:
+        return Learned()
+    found: list[Schema] = []
+    is_away = False
+    try:
+        found.extend(find_schemas(pipeline, missing))
+    except TransientError:
+        is_away = True
+    return Learned(schemas=add_schemas(catalog, found), registry_is_away=is_away)

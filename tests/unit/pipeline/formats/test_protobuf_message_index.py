@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from oncehouse.config.protobuf import Protobuf
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.formats.protobuf.schema_sources import fetch_from_registry
 from oncehouse.protobuf.definition import describe, read_definition
 from protobuf_examples import FOLDER
@@ -73,7 +73,8 @@ def test_what_cannot_be_used_waits_and_leaves_the_others_alone(registry):
 def test_a_registry_that_is_away_is_asked_later_and_a_wrong_password_is_told(registry):
     registry.register("good", 'syntax = "proto3"; message Good { int32 x = 1; }', kind="PROTOBUF", number=1)
     registry.answers = [(503, b"")] * 4
-    assert ask(registry, "1") == {}
+    with pytest.raises(TransientError, match="503"):
+        ask(registry, "1")
     assert ask(registry, "1") == {"1": "Good"}
     registry.credentials = "me:right"
     with pytest.raises(ConfigurationError, match="refuses the user"):

@@ -216,8 +216,19 @@ def test_names_by_the_thousand_keep_nobody_busy_and_each_gets_its_turn(registry)
         assert len(registry.asked) <= 100
 
 
-def test_while_the_registry_is_away_nothing_is_found(registry):
+def test_the_first_names_are_asked_for_however_many_follow(registry):
+    registry.register("address", ADDRESS, number=9000)
+    section = Avro(registry={"url": registry.url})
+    names = ["9000", *(str(number) for number in range(10_000, 40_000))]
+    assert [schema.schema for schema in fetch_from_registry(section, names)] == ["9000"]
+    assert len(registry.asked) == 100
+
+
+def test_a_registry_that_is_away_is_told_from_one_that_has_no_such_schema(registry):
     registry.register("address", ADDRESS)
     registry.answers = [(500, b"")] * 10
     section = Avro(registry={"url": registry.url})
-    assert list(fetch_from_registry(section, {"1"})) == []
+    with pytest.raises(TransientError):
+        list(fetch_from_registry(section, ["1"]))
+    registry.answers = []
+    assert list(fetch_from_registry(section, ["2"])) == []

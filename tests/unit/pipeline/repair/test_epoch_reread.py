@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
 from oncehouse.common.leader_epochs import EpochEnd, Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger.models import OffsetRange
+from oncehouse.ledger.models import Counts, LetterKind, OffsetRange
+from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, RAW_SCHEMA
 from oncehouse.pipeline.repair import epoch_reread
 from oncehouse.pipeline.repair.epoch_reread import reread_offsets
 
@@ -61,3 +65,29 @@ def test_a_range_that_was_settled_without_a_leader_epoch_is_read(monkeypatch):
 def test_a_leader_that_does_not_answer_is_no_proof_of_a_cut(monkeypatch):
     with pytest.raises(TransientError, match="does not give the records reread"):
         read(monkeypatch, None)
+
+
+def require_letters(*, dead: int, waiting: int, reason: str) -> None:
+    """Of an epoch that was settled with two dead letters of this reason and three records that wait."""
+    table = DEAD_LETTER_SCHEMA.empty_table()
+    letters = {LetterKind.DEAD: dead, LetterKind.WAITING: waiting}
+    filled = {kind: pa.concat_tables([table, *[null_letter()] * number]) for kind, number in letters.items()}
+    state = SimpleNamespace(
+        epochs=[SimpleNamespace(epoch=1, counts=Counts(read=5, dead_letter=2, waiting=3))],
+        key_files=[],
+        dead_letter_files=[SimpleNamespace(epoch=1, reasons={reason: 2})],
+    )
+    reread = epoch_reread.RereadEpoch(raw=RAW_SCHEMA.empty_table(), letters=filled)
+    epoch_reread._require_counts(state, 1, reread, [])
+
+
+def null_letter() -> pa.Table:
+    return pa.table([pa.nulls(1, field.type) for field in DEAD_LETTER_SCHEMA], schema=DEAD_LETTER_SCHEMA)
+
+
+def test_which_records_of_too_many_schemas_waited_does_not_matter_when_an_epoch_is_read_again():
+    require_letters(dead=0, waiting=5, reason="schema_unknown")
+    with pytest.raises(PermanentError, match="4 dead letters and waiting records instead of 5"):
+        require_letters(dead=0, waiting=4, reason="schema_unknown")
+    with pytest.raises(PermanentError, match="0 dead letters instead of 2"):
+        require_letters(dead=0, waiting=5, reason="not_json")
