@@ -182,7 +182,9 @@ def test_a_driver_that_trusts_its_catalog_is_noticed(pair_pipeline, pair, lost_e
 
 
 @pytest.mark.defect("catalog loses transactions before a start")
-def test_a_start_that_looks_at_no_mark_is_noticed(pair_pipeline, pair, monkeypatch):
+@BY_ONE_AND_BY_MANY
+def test_a_start_that_looks_at_no_mark_is_noticed(pair_pipeline, pair, lost_epochs, monkeypatch):
     look_at_no_mark(monkeypatch)
-    assert lose_before_start(pair_pipeline, pair, lost_epochs=1) is None
+    look_at_no_file(monkeypatch)
+    assert lose_before_start(pair_pipeline, pair, lost_epochs=lost_epochs) is None
     assert_doubled(pair_pipeline)
