@@ -69,7 +69,7 @@ def replace_segments_first() -> None:
             return run_tasks(spark, task, plans)
 
         index_compaction.run_tasks = run_late
-        segments.replace_segments = lambda *given, old, new: put_in_place(*given, old=[], new=new)
+        segments.replace_segments = lambda *given, old, **more: put_in_place(*given, old=[], **more)
         return merge(spark, pipeline, ledger, token)
 
     ingest_stage.compact = merge_late

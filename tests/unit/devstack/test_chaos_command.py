@@ -10,7 +10,7 @@ import yaml
 
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text, load_pipeline
-from oncehouse.devstack.chaos import run_chaos
+from oncehouse.devstack.chaos import injected_defects, run_chaos
 from oncehouse.devstack.chaos.injected_defects import DEFECTS
 from oncehouse.devstack.chaos.pipeline_rewrite import RunPlace, load_there, write_there
 from oncehouse.devstack.chaos.run_chaos import ChaosReport, ScenarioResult, choose
@@ -151,6 +151,20 @@ def test_all_scenarios_are_played_unless_some_are_named():
 def test_every_scenario_has_a_name_of_its_own_and_a_defect_that_exists():
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
     assert {scenario.defect for scenario in SCENARIOS} == set(DEFECTS)
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_changes_what_is_there(monkeypatch, name):
+    changed: list[tuple[object, str]] = []
+    monkeypatch.setattr(injected_defects, "_put", lambda holder, name, _: changed.append((holder, name)))
+    DEFECTS[name]()
+    assert changed
+    assert not [name for holder, name in changed if not hasattr(holder, name)]
+
+
+def test_what_is_not_there_is_not_changed():
+    with pytest.raises(AttributeError):
+        injected_defects._put(injected_defects, "no_such_function", None)
 
 
 def test_the_docs_tell_of_every_scenario_and_defect():

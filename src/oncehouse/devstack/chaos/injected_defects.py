@@ -15,7 +15,6 @@ from oncehouse.ledger.catalog import batches, database, epochs, leases, registra
 from oncehouse.ledger.models import AttemptOutcome, BatchStatus
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.load import insert_task
-from oncehouse.pipeline.stages import kafka_stream
 
 _SKIPPED = 2
 
@@ -52,7 +51,7 @@ def skip_offsets() -> None:
         found = right(facts, positions, earliest)
         return {place: offset + _SKIPPED * (place in positions) for place, offset in found.items()}
 
-    _put(kafka_stream, "starting_positions", start_too_late)
+    _put(kafka_source, "starting_positions", start_too_late)
     _put(registration, "_advance", register_anywhere())
 
 
@@ -121,6 +120,7 @@ def ignore_fencing() -> None:
 
 
 def _put(holder: object, name: str, defect: object) -> None:
+    getattr(holder, name)  # what is not there would be put there, and nobody would use it
     setattr(holder, name, defect)
 
 
