@@ -234,7 +234,7 @@ def test_two_groups_that_write_to_one_table_take_nothing_from_each_other(setup):
 def test_a_batch_is_not_sent_again_when_others_may_have_pushed_its_token_out(setup, options):
     with lose_answer(setup, 1_001, **options) as handler:
         for _ in range(2):
-            with pytest.raises(ConfigurationError, match=r"100\d since.*delete those that are there"):
+            with pytest.raises(ConfigurationError, match=r"100\d since.*Otherwise delete none"):
                 handler(Batch("events/0/0-1", (1, 2)))
         assert setup.count() == 1_003
         handler(Batch("events/0/2-3", (3, 4)))
@@ -249,6 +249,22 @@ def test_a_batch_is_sent_again_while_the_table_remembers_it(setup):
         # The outcome is known now: the same batch is one that was given out again, and counts from here.
         handler(Batch("events/0/2-3", (3, 4)))
         assert setup.count() == 1_007
+
+
+def test_a_batch_is_not_sent_again_when_the_target_of_a_view_may_have_forgotten_it(setup):
+    with lose_answer(setup, 2, view=True) as handler:
+        setup.run("ALTER TABLE {database}.seen MODIFY SETTING non_replicated_deduplication_window = 0")
+        with pytest.raises(
+            ConfigurationError, match=r"seen, to which a materialized view.*Otherwise delete none"
+        ):
+            handler(Batch("events/0/0-1", (1, 2)))
+        assert setup.count("seen") == setup.count() == 4
+
+
+def test_a_batch_is_sent_again_while_the_targets_of_views_remember_it(setup):
+    with lose_answer(setup, 2, view=True) as handler:
+        handler(Batch("events/0/0-1", (1, 2)))
+        assert setup.count("seen") == setup.count() == 4
 
 
 def test_after_a_failure_that_nobody_has_listed_no_batch_is_taken_apart():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ WINDOW = "SETTINGS non_replicated_deduplication_window = 20000"
 SMALL_WINDOW = "SETTINGS non_replicated_deduplication_window = 1000"
 SHORT = {"insert_timeout": "10s", "retry_horizon": "10s"}
 """For which the small window is enough."""
+_NUMBERS = itertools.count(1_000_000)
+"""Of others. The table drops a block that it has, also one without a token."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class HandlerTables:
         self.client.raw_insert(
             f"{self.database}.events",
             ["id", "name"],
-            "".join(f"{number}\tother\n" for number in range(blocks)),
+            "".join(f"{number}\tother\n" for number in itertools.islice(_NUMBERS, blocks)),
             fmt="TabSeparated",
             settings={
                 "input_format_parallel_parsing": 0,
@@ -102,6 +106,7 @@ def lose_answer(
     tables.create(settings=SMALL_WINDOW)
     if view:
         tables.create_view()
+        time.sleep(1.1)  # ClickHouse gives times of tables in whole seconds
     with FaultProxy(server_port=tables.server.place.ports["http"]) as proxy:
         handler = tables.handler(url=tables.url_through(proxy), **SHORT, **options)
         proxy.inject(DropAnswer())

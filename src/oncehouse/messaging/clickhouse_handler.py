@@ -14,7 +14,6 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
@@ -26,8 +25,8 @@ from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.error_codes import VALUES, ErrorCode
 from oncehouse.clickhouse.errors import FailureKind
 from oncehouse.clickhouse.identifiers import split_table
-from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
-from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, Moment, read_moment
+from oncehouse.clickhouse.insert.block_counts import BlockCount, read_block_count
+from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
 from oncehouse.clickhouse.insert.session_fence import explain_session, make_open_settings, session_settings
@@ -40,6 +39,8 @@ from oncehouse.config.field_types import Seconds
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging.insert_turns import InsertTurns, turns_of
+from oncehouse.messaging.repeated_insert import SentInsert, TokenForgottenError, require_remembered
+from oncehouse.messaging.sent_batches import SentBatches
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | bytes"
 """Columns, objects, or objects encoded as JSON, one per line."""
@@ -128,20 +129,24 @@ class ClickHouseHandler:
         self._interval_seconds = processes / inserts_per_second
         self._turns = self._join_turns()
         self._facts: TableFacts | None = None
-        self._unknown: dict[str, _Sent] = {}
+        self._sent = SentBatches()
 
     def _join_turns(self) -> InsertTurns:
+        return turns_of(self.client.address, self._full_name, self._interval_seconds)
+
+    @property
+    def _full_name(self) -> str:
         named = split_table(self.table)
-        table = f"{named.database or self.client.database}.{named.table}"
-        return turns_of(self.client.address, table, self._interval_seconds)
+        return f"{named.database or self.client.database}.{named.table}"
 
     def __getstate__(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"_turns": None, "_unknown": {}}
+        own: dict[str, Any] = {"_turns": None, "_sent": None}
         return {name: own.get(name, value) for name, value in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._turns = self._join_turns()
+        self._sent = SentBatches()
 
     def __call__(self, batch: TokenBatch) -> None:
         if self._facts is None:
@@ -153,38 +158,30 @@ class ClickHouseHandler:
         token: str = getattr(batch, "insert_token", batch.token)
         if not _is_empty(rows):
             self._take_turn(deadline, token)
-        sent_before = self._unknown.get(token)
+        # In a worker process the consumer's own knows of earlier attempts, wherever they were.
+        sent = getattr(batch, "sent", None) or self._sent
+        key = f"{self.client.address} {self._full_name} {token}"
+        sent_before = sent.find(key)
+
+        def open_session(token: str) -> Mapping[str, Any]:
+            settings, count = _open(self.client, self.table, token, self._facts)
+            if sent_before is None:
+                sent.keep(key, SentInsert(count=count, began=read_moment()))
+            else:
+                require_remembered(self.client, self.table, token, sent_before, count)
+            return settings
+
         try:
-            send_rows(self.client, self.table, rows, token=token, deadline=deadline, open_session=self._open)
-        except _TokenForgottenError:
+            send_rows(
+                self.client, self.table, rows, token=token, deadline=deadline, open_session=open_session
+            )
+        except TokenForgottenError:
             raise
         except OncehouseError as error:
             if sent_before is None and not failure_of(error).outcome_unknown:
-                self._unknown.pop(token, None)
+                sent.drop(key)
             raise classify_error(error, f"{self.table}: batch {token}") from error
-        self._unknown.pop(token, None)
-
-    def _open(self, token: str) -> Mapping[str, Any]:
-        """What the INSERT is sent with. Refuses where the table may have the rows and not know the token."""
-        settings, count = _open(self.client, self.table, token, self._facts)
-        before = self._unknown.setdefault(token, _Sent(count=count, began=read_moment()))
-        if before.count is None or self._facts is None:
-            return settings
-        blocks = blocks_between(before.count, count)
-        since = Deadline(began=before.began, seconds=0.0).elapsed(read_moment())
-        ahead = self.client.config.insert_timeout
-        if blocks is None or not self._facts.remembers(
-            blocks_since=blocks, seconds_since=since, seconds_ahead=ahead
-        ):
-            raise _TokenForgottenError(
-                f"{self.table}: batch {token}: the answer to its INSERT was lost {since:.0f} s ago, and the table, "
-                f"which remembers {self._facts.window_blocks} blocks, has taken "
-                f"{'others' if blocks is None else blocks} since. It may have forgotten the batch, so nothing "
-                "is sent. Look for the batch's rows in the table and in what its "
-                "materialized views write to, delete those that are there, and start the consumer again, which sends "
-                f"the batch. Then raise {self._facts.window_setting}, or let fewer programs insert into the table"
-            )
-        return settings
+        sent.drop(key)
 
     def _take_turn(self, deadline: Deadline, token: str) -> None:
         if not self._turns.wait(deadline.seconds - deadline.elapsed(read_moment())):
@@ -216,18 +213,6 @@ class ClickHouseHandler:
             listed = "\n".join(f"{found.where}: {found.what}; {found.advice}" for found in wrong)
             raise ConfigurationError(f"a batch that comes again would be taken twice.\n{listed}")
         self._facts = facts
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sent:
-    """A batch whose outcome is not known: how many blocks the table had taken before it first left, and when."""
-
-    count: BlockCount | None
-    began: Moment
-
-
-class _TokenForgottenError(ConfigurationError):
-    """A batch may be in the table, and the table may not know it any more."""
 
 
 def _is_empty(rows: Rows) -> bool:

@@ -9,7 +9,8 @@ for inserted, or stop because the table holds a part of it. Whether the table st
 The same question has other answers elsewhere. Model sync counts rows by the number of their reading
 (`sync/rounds/batch_arrival.py`), the scheduler by the positions of a range (`find_presence` of
 `etl/steps/range_presence.py`), when the table may have forgotten the token. The batch consumer's handler
-(`messaging/clickhouse_handler.py`) always sends a batch again under its token and counts nothing.
+(`messaging/clickhouse_handler.py`) cannot tell the rows of a batch from others. It counts the blocks that came since
+the batch was first sent, and sends it again only where the table and the targets of its views still know the token.
 """
 
 from __future__ import annotations

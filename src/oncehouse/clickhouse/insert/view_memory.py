@@ -38,30 +38,38 @@ _CHANGED = (
 
 
 def find_forgetful_target(client: Client, request: InsertRequest, *, found: int) -> str | None:
-    """What a repeat of the batch could double behind a view of its table; None where each target drops the repeat.
-
-    Of a target that is not visible `check` warns. It is believed to remember where no row of the batch was `found`:
-    then most likely none has arrived.
-    """
+    """What a repeat of the batch could double behind a view of its table; None where each target drops the repeat."""
     table = describe_table(client, request.table)
     if table is None:
         return request.table
+    since = (
+        None
+        if request.earlier_began is None
+        else max(0, int(request.earlier_began - request.clock_difference))
+    )
+    return find_forgetful_view(client, table, since=since, inserts=request.attempts_since, found=found)
+
+
+def find_forgetful_view(
+    client: Client, table: TableFacts, *, since: int | None, inserts: int | None, found: int
+) -> str | None:
+    """The target of a view that may have forgotten a token which the table got `since`, by the server's clock.
+
+    Of a target that is not visible `check` warns. It is believed to remember where no row of the batch was `found`:
+    then most likely none has arrived. So many `inserts` into the table count where a target keeps no count; it is
+    believed where they are not known either.
+    """
     for view in read_views(client, table):
         if view.facts is None:
             if found:
                 return view.target
             continue
-        if view.facts.engine != "Null" and not _remembers_request(client, view.facts, request):
+        if view.facts.engine == "Null":
+            continue
+        uncounted = 0 if inserts is None else most_own_blocks(inserts, view.facts)
+        if since is None or not remembers_since(client, view.facts, since, uncounted_blocks=uncounted):
             return view.target
     return None
-
-
-def _remembers_request(client: Client, target: TableFacts, request: InsertRequest) -> bool:
-    if request.earlier_began is None:
-        return False
-    uncounted = most_own_blocks(request.attempts_since, target)
-    since = request.earlier_began - request.clock_difference
-    return remembers_since(client, target, since, uncounted_blocks=uncounted)
 
 
 def remembers_since(

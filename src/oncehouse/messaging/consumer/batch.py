@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.message import Message
+from oncehouse.messaging.sent_batches import SentBatches
 
 
 class Batch(Sequence[Message]):
@@ -25,6 +26,7 @@ class Batch(Sequence[Message]):
         is_cancelled: Callable[[], bool] = lambda: False,
         source: str | None = None,
         group: str | None = None,
+        sent: SentBatches | None = None,
     ) -> None:
         self.topic = topic
         self.source = source
@@ -36,6 +38,8 @@ class Batch(Sequence[Message]):
         """From 1; more after the handler failed on the same records."""
         self.group = group
         """The consumer group, if insert tokens name it; None in partitions that the group began with version 0.1.0."""
+        self.sent = sent
+        """Of handlers in a worker process: what they have sent without an answer, in whichever process it was."""
         self._records = records
         self._is_cancelled = is_cancelled
 

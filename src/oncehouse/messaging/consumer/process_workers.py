@@ -1,7 +1,8 @@
 """Runs plain handlers in separate processes: if one dies (killed, out of memory, a crash in C), the attempt failed.
 
 A process is started with `spawn`, imports the handler's module and handles one batch after another; records are sent as
-bytes. Cancelled handlers are killed, and so are those still running when the consumer ends.
+bytes. What a handler has sent without an answer is kept here, and goes to the process that gets the repeat. Cancelled
+handlers are killed, and so are those still running when the consumer ends.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from oncehouse.messaging.consumer.batch import Batch
 from oncehouse.messaging.consumer.partition_tasks import Executor
 from oncehouse.messaging.consumer.records import MemoryRecord, Records
 from oncehouse.messaging.consumer.workers import HandlerJob
+from oncehouse.messaging.sent_batches import SentBatches
 
 _SPAWN = multiprocessing.get_context("spawn")
 _EXIT_SECONDS = 2.0
@@ -47,6 +49,8 @@ class ProcessWorkers:
     _lock: Lock = field(default_factory=Lock)
     _idle: list[_Worker] = field(default_factory=list)
     _working: dict[int, _Worker] = field(default_factory=dict)
+    _sent: dict[str, Any] = field(default_factory=dict)
+    """What handlers have sent without an answer: a process that is killed cannot say so any more."""
     _closed: bool = False
 
     def __post_init__(self) -> None:
@@ -65,8 +69,10 @@ class ProcessWorkers:
     def _request(self, job: HandlerJob) -> BaseException | None:
         worker = self._accept_records(job)
         try:
-            worker.pipe.send_bytes(pack(job.batch))
-            kind, content = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - written by our own child process
+            worker.pipe.send_bytes(pack(job.batch, self._read_sent()))
+            while (answer := pickle.loads(worker.pipe.recv_bytes()))[0] == "sent":  # noqa: S301 - of our own child
+                self._keep_sent(*answer[1])
+            kind, content = answer
         except (EOFError, OSError) as error:
             worker.process.join(_EXIT_SECONDS)
             raise WorkerDiedError(
@@ -77,6 +83,17 @@ class ProcessWorkers:
         if kind == "handled":
             return None
         return content if isinstance(content, BaseException) else HandlerError(content)
+
+    def _read_sent(self) -> dict[str, Any]:
+        with self._lock:
+            return dict(self._sent)
+
+    def _keep_sent(self, key: str, sent: Any) -> None:
+        with self._lock:
+            if sent is None:
+                self._sent.pop(key, None)
+            else:
+                self._sent[key] = sent
 
     def _accept_records(self, job: HandlerJob) -> _Worker:
         with self._lock:
@@ -155,9 +172,13 @@ def serve(handler: Callable[[Batch], Any], pipe: Connection) -> None:
     # when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def report(key: str, sent: Any) -> None:
+        pipe.send_bytes(pickle.dumps(("sent", (key, sent))))
+
     while True:
         try:
-            batch = unpack(pipe.recv_bytes())
+            batch = unpack(pipe.recv_bytes(), report)
         except (EOFError, OSError):
             return
         try:
@@ -168,7 +189,7 @@ def serve(handler: Callable[[Batch], Any], pipe: Connection) -> None:
             pipe.send_bytes(pickle.dumps(("handled", None)))
 
 
-def pack(batch: Batch) -> bytes:
+def pack(batch: Batch, sent: dict[str, Any]) -> bytes:
     messages = [
         (message.offset, message.key, message.value, message.headers, message.timestamp_ms)
         for message in batch
@@ -182,11 +203,12 @@ def pack(batch: Batch) -> bytes:
         batch.source,
         batch.group,
     )
-    return pickle.dumps((where, messages), protocol=pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps((where, messages, sent), protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def unpack(packed: bytes) -> Batch:
-    (topic, partition, first, last, attempt, source, group), messages = pickle.loads(packed)  # noqa: S301 - the parent wrote it
+def unpack(packed: bytes, report: Callable[[str, Any], None]) -> Batch:
+    where, messages, sent = pickle.loads(packed)  # noqa: S301 - the parent wrote it
+    topic, partition, first, last, attempt, source, group = where
     raw = [MemoryRecord(topic, partition, *message) for message in messages]
     return Batch(
         Records(raw),
@@ -197,6 +219,7 @@ def unpack(packed: bytes) -> Batch:
         attempt=attempt,
         source=source,
         group=group,
+        sent=SentBatches(sent, report),
     )
 
 

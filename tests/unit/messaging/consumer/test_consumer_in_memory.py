@@ -523,4 +523,13 @@ def test_a_batch_in_a_process_of_its_own_has_the_token_of_its_group():
     consumer = Consumer(group="a", broker=broker)
     consumer.batch("events")(seen.append)
     consumer.run_until_idle()
-    assert unpack(pack(seen[0])).insert_token == seen[0].insert_token == "a/events/0/0-4"
+    packed, told = pack(seen[0], {"sent before": 1}), []
+    batch = unpack(packed, lambda *change: told.append(change))
+    assert batch.insert_token == seen[0].insert_token == "a/events/0/0-4"
+    assert batch.sent is not None
+    assert batch.sent.find("sent before") == 1
+    batch.sent.keep("sent now", 2)
+    batch.sent.drop("sent before")
+    batch.sent.drop("never sent")
+    assert told == [("sent now", 2), ("sent before", None)]
+    assert seen[0].sent is None, "a handler in the consumer's process knows by itself"
