@@ -129,7 +129,8 @@ def scalars(type_: c.ColumnType) -> st.SearchStrategy[Any]:  # noqa: C901, PLR09
             return st.integers(0, 2**32 - 1)
         case c.DateTime64(precision=precision):
             step = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[c.unit_of(type_)] // 10**precision
-            ticks = st.integers(max(FIRST * 10**precision, -(2**63)), min(LAST * 10**precision, 2**63 - 1))
+            most = (2**63 - 1) // step
+            ticks = st.integers(max(FIRST * 10**precision, -most), min(LAST * 10**precision, most))
             return ticks.map(lambda n: n * step)
         case c.Enum(members=members):
             return st.sampled_from([name for name, _ in members])
