@@ -1,12 +1,13 @@
-"""The tree stays readable: small folders, and modules that are named by nouns in the words of the field.
+"""The tree stays readable: small folders, modules that are named by nouns, and names in the words of the field.
 
 The words that are not used are those of the table in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -44,6 +45,26 @@ EXCEPTIONS = {
     "tests/integration/test_docs_moving": "the pages of docs/moving",
 }
 """Modules that keep their name: why."""
+CODE_WORDS = {
+    "frame": "a DataFrame, as pandas and Spark name it in code, and a frame of Python's stack",
+}
+"""Words of the table that names of classes, functions and arguments may have: why."""
+NAMES = {
+    "aside_seconds": "the name of a public property in 0.1",
+    "examine_shape": "checks the section `shape` of the pipeline file",
+    "shape": "the key of the pipeline file",
+}
+"""Names of classes, functions and arguments that hold a word of the table: why they keep it."""
+CLASSES = {
+    "Column": "a column of a model, in Django and in SQLAlchemy, and of a table of ClickHouse",
+    "Command": "the name that Django requires for a management command",
+    "Meta": "the name that Django requires for a model's options",
+    "Migration": "the name that Django requires for a migration",
+    "ModelSerializer": "rows of a model, in Django and in SQLAlchemy",
+    "ModelSync": "the sync of a model: what both share, in Django and in SQLAlchemy",
+    "Watch": "what is watched of a model, in Django and in SQLAlchemy",
+}
+"""Classes that several modules define: the one meaning."""
 FILES_OF_USERS = {"clickhouse_models.py": "where a Django app declares its syncs"}
 """Files that the code names and that are not of this repository: what they are."""
 
@@ -95,6 +116,39 @@ def find_bad_word(name: str, words: Collection[str]) -> str:
     return ""
 
 
+def find_word(name: str, words: Collection[str]) -> str:
+    """The first word of a name of the code that is one of `words` or its plural."""
+    parts = "_".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)).lower()
+    for term in sorted(TERMS, key=len, reverse=True):
+        parts = re.sub(rf"(?<![a-z]){term}(?![a-z])", "", parts)
+    found = (word for word in parts.split("_") if word in words or (word[-1:] == "s" and word[:-1] in words))
+    return next(found, "")
+
+
+def list_names(folder: Path) -> Iterator[tuple[str, str]]:
+    """Classes, functions and arguments that modules below a folder define, with their module."""
+    for path, node in _walk(folder):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, path
+        elif isinstance(node, ast.arg):
+            yield node.arg, path
+
+
+def find_repeated_classes(folder: Path) -> dict[str, list[str]]:
+    """Classes that are defined at several places, with their modules."""
+    places = defaultdict(list)
+    for path, node in _walk(folder):
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(path)
+    return {name: sorted(paths) for name, paths in places.items() if len(paths) > 1}
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path.relative_to(folder).as_posix(), node
+
+
 def find_absent_modules(folder: Path, root: Path = ROOT) -> set[tuple[str, str]]:
     """Modules that a text below a folder names, as `x.py`, and that are not there: the place and the name.
 
@@ -129,6 +183,18 @@ def test_modules_are_named_by_nouns_in_the_words_of_the_field():
     assert {path: word for path, word in find_all().items() if path not in EXCEPTIONS} == {}
 
 
+def test_names_of_the_code_are_in_the_words_of_the_field():
+    words = WORDS - CODE_WORDS.keys()
+    assert {
+        found for found in list_names(SOURCE) if find_word(found[0], words) and found[0] not in NAMES
+    } == set()
+
+
+def test_a_class_name_has_one_meaning():
+    repeated = find_repeated_classes(SOURCE)
+    assert {name: paths for name, paths in repeated.items() if name not in CLASSES} == {}
+
+
 def test_modules_that_a_text_names_exist():
     absent = find_absent_modules(SOURCE)
     assert {found for found in absent if found[1] not in FILES_OF_USERS} == set()
@@ -140,6 +206,10 @@ def test_every_exception_is_needed():
     names = [path.name for folder in FOLDERS for path in list_modules(ROOT / folder)]
     parts = {part for name in names for part in name.split("_")}
     assert set(NOUNS) | set(ADJECTIVES) <= parts
+    used = {name for name, _ in list_names(SOURCE) if find_word(name, WORDS)}
+    assert set(NAMES) <= used
+    assert set(CODE_WORDS) <= {find_word(name, CODE_WORDS) for name in used}
+    assert set(CLASSES) <= set(find_repeated_classes(SOURCE))
 
 
 def test_names_of_test_modules_are_unique():
@@ -203,3 +273,20 @@ def test_an_absent_module_and_one_without_its_folder_are_found(tmp_path):
         '"""`one.py`, `two.py`, `b/two.py`, `b/three.py`, `tools/x.py`, two.py."""'
     )
     assert find_absent_modules(tree, tmp_path) == {("a/one.py", "two.py"), ("a/one.py", "b/three.py")}
+
+
+def test_a_word_of_the_table_is_found_in_names_of_the_code(tmp_path):
+    (tmp_path / "one.py").write_text(
+        "class BareLetter: ...\nclass DeadLetterPage: ...\nclass HTTPDoor: ...\n"
+        "def spell_colour(broader, *letters, again=0, **dead_letters):\n    return lambda wish: wish\n"
+        "async def retry(): ...\n"
+    )
+    found = {name for name, _ in list_names(tmp_path) if find_word(name, WORDS)}
+    assert found == {"BareLetter", "HTTPDoor", "spell_colour", "letters", "again", "wish"}
+    assert dict(list_names(tmp_path))["retry"] == "one.py"
+
+
+def test_a_class_that_is_defined_twice_is_found(tmp_path):
+    (tmp_path / "one.py").write_text("class A: ...\nclass B: ...\n")
+    (tmp_path / "two.py").write_text("def make():\n    class A: ...\n")
+    assert find_repeated_classes(tmp_path) == {"A": ["one.py", "two.py"]}
