@@ -25,7 +25,7 @@ import capacity_catalog
 from demo_traffic import make_messages, plan_traffic
 from oncehouse.clickhouse.insert.insert_batch import encode
 from oncehouse.clickhouse.insert.outcome import InsertRequest
-from oncehouse.ledger.catalog.packs import Bundle
+from oncehouse.ledger.catalog.packs import PackBundle
 from oncehouse.ledger.models import FileRef, KeyFile, Part
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
@@ -131,7 +131,7 @@ def measure_packs(folder: Path, *, events_an_epoch: int = 2_000) -> Figures:
     }
 
 
-def _bundle(epoch: int, read: TaskManifest) -> Bundle:
+def _bundle(epoch: int, read: TaskManifest) -> PackBundle:
     (chunk,) = read.chunks
     name = f"{epoch:010d}-1-0"
     part = Part(
@@ -146,7 +146,9 @@ def _bundle(epoch: int, read: TaskManifest) -> Bundle:
         file=chunk.parts[0].file,
     )
     key_file = KeyFile(key_file=name, ordinal=0, events=chunk.events, keys=chunk.keys, raw=chunk.raw)
-    return Bundle(epoch=epoch, registered_at=0.0, key_files=(key_file,), parts=(part,), duplicate_files=())
+    return PackBundle(
+        epoch=epoch, registered_at=0.0, key_files=(key_file,), parts=(part,), duplicate_files=()
+    )
 
 
 def measure_index(folder: Path, *, sizes: list[int]) -> Figures:

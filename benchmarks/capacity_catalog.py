@@ -22,8 +22,8 @@ from oncehouse.ledger.models import (
     DuplicateFile,
     EpochKind,
     FileRef,
-    Identity,
     KeyFile,
+    LedgerIdentity,
     OffsetRange,
     Part,
     Registration,
@@ -67,7 +67,7 @@ def _fill(epochs: int, *, ranges: int = 1, parts: int = 1, batched: bool = False
     catalog = Catalog("sqlite://", "benchmark")
     try:
         catalog.prepare()
-        catalog.adopt(Identity(fingerprint="[]", buckets=16))
+        catalog.adopt(LedgerIdentity(fingerprint="[]", buckets=16))
         ingest = acquire(catalog, Stage.INGEST, holder="benchmark", lease_seconds=6000).token
         load = acquire(catalog, Stage.LOAD, holder="benchmark", lease_seconds=6000).token
         for epoch in range(1, epochs + 1):

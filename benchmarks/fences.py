@@ -34,7 +34,7 @@ from oncehouse.config import Epoch, Pipeline
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.epochs import list_epochs
 from oncehouse.ledger.marks import Sending, write_mark
-from oncehouse.ledger.models import Batch, BatchStatus, Stage
+from oncehouse.ledger.models import BatchStatus, LedgerBatch, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
@@ -79,7 +79,7 @@ def _measure_inserts(place: Place, inserts: int, rows: int) -> Iterator[tuple[st
 
 def _insert(pipeline: Pipeline, table: pa.Table, facts: TableFacts | None, *, is_fenced: bool) -> None:
     """A first attempt, as the loader makes it; without its fences only the token is left."""
-    batch = Batch(
+    batch = LedgerBatch(
         batch_id=str(uuid.uuid4()),
         table=_TABLE,
         status=BatchStatus.NEW,

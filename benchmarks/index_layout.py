@@ -25,7 +25,7 @@ _FILE = FileRef(path="", size_bytes=0, checksum="")
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
     segments: int
-    look_ups_a_key: int
+    lookups_a_key: int
     """In the bucket with most."""
     writes_a_key: float
     largest_keys: int
@@ -72,7 +72,7 @@ def simulate(*, keys: int, epoch_keys: int, buckets: int, cores: int, epochs_a_m
     )
     return Simulated(
         segments=len(live),
-        look_ups_a_key=max(
+        lookups_a_key=max(
             sum(segment.bucket_from <= bucket <= segment.bucket_to for segment in live)
             for bucket in range(buckets)
         ),
@@ -119,7 +119,7 @@ def main() -> None:
         reckoned = lay_out_keys(asked.keys, ranges=ranges, buckets=asked.buckets, epoch_keys=epoch_keys)
         print(
             f"epochs of {epoch_keys:>9,} keys: {found.segments:>7,} segments ({reckoned.segments:,.0f}), "
-            f"{found.look_ups_a_key:>5} look-ups a key ({reckoned.look_ups_a_key:,.0f}), "
+            f"{found.lookups_a_key:>5} look-ups a key ({reckoned.lookups_a_key:,.0f}), "
             f"{found.writes_a_key:.1f} writes a key ({reckoned.writes_a_key:.1f}), largest {found.largest_keys:,}"
         )
 

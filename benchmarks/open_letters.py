@@ -20,7 +20,7 @@ from sqlalchemy import insert, text
 
 from oncehouse.ledger.catalog import dead_letters, epochs, schema
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.models import Identity, LetterKind
+from oncehouse.ledger.models import DeadLetterKind, LedgerIdentity
 from oncehouse.ledger.stats.awaited_schemas import AwaitedSchemas
 
 _FILES = (1_000, 10_000, 100_000)
@@ -34,7 +34,7 @@ def fill(catalog: Catalog, first: int, last: int) -> None:
         {
             "pipeline": "shop",
             "dead_letter_file": f"{epoch:010d}-1-0",
-            "kind": LetterKind.DEAD,
+            "kind": DeadLetterKind.DEAD,
             "epoch": epoch,
             "rows_total": 1,
             "reasons": json.dumps(
@@ -105,7 +105,7 @@ def main() -> None:
         url = sys.argv[1] if len(sys.argv) > 1 else f"sqlite:///{folder}/catalog.db"
         catalog = Catalog(url, "shop")
         catalog.prepare()
-        catalog.adopt(Identity(fingerprint="x", buckets=16))
+        catalog.adopt(LedgerIdentity(fingerprint="x", buckets=16))
         print("milliseconds, best of three")
         heads = ("counts: by file", "by database", "page: bare", "indexed", "waiting?: bare", "indexed")
         print(f"{'files':>8} " + " ".join(f"{head:>15}" for head in heads))

@@ -24,7 +24,7 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.ledger.catalog import leases, rekey, requests, schema
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.row_mappers import file_values
-from oncehouse.ledger.models import FileRef, Identity, RequestKind, Stage
+from oncehouse.ledger.models import FileRef, LedgerIdentity, RequestKind, Stage
 
 SIZES = (10_000, 100_000)
 _EVENTS = 1_000
@@ -34,7 +34,7 @@ _TIMES = 3
 def fill(catalog: Catalog, number: int) -> int:
     """Epochs of one key file each, all of them prepared; returns the token."""
     catalog.prepare()
-    catalog.adopt(Identity(fingerprint="old", buckets=16))
+    catalog.adopt(LedgerIdentity(fingerprint="old", buckets=16))
     lease = leases.acquire(catalog, Stage.INGEST, holder="bench", lease_seconds=3600)
     requests.add_request(catalog, RequestKind.REKEY, {"fingerprint": "new", "buckets": 16})
     mine = {"pipeline": catalog.pipeline, "events": _EVENTS}
@@ -67,7 +67,7 @@ def change(url: str, number: int) -> float:
         token = fill(catalog, number)
         since = time.perf_counter()
         done = rekey.change_identity(
-            catalog, token, Identity(fingerprint="new", buckets=16), request=1, rule="{}"
+            catalog, token, LedgerIdentity(fingerprint="new", buckets=16), request=1, rule="{}"
         )
         seconds = time.perf_counter() - since
         if done.events != number * _EVENTS:

@@ -10,7 +10,7 @@ from sqlalchemy import insert
 
 from oncehouse.ledger.catalog import schema, snapshots
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.models import Identity
+from oncehouse.ledger.models import LedgerIdentity
 from oncehouse.ledger.storage.file_store import FileStore
 
 _EPOCHS = (10, 1_000, 10_000, 50_000)
@@ -56,7 +56,7 @@ def measure(number: int) -> tuple[float, float, int]:
     with tempfile.TemporaryDirectory() as folder:
         catalog = Catalog(f"sqlite:///{folder}/catalog.db", "shop")
         catalog.prepare()
-        catalog.adopt(Identity(fingerprint="x", buckets=16))
+        catalog.adopt(LedgerIdentity(fingerprint="x", buckets=16))
         fill(catalog, number)
         store = FileStore(f"{folder}/files")
         snapshots.write_snapshot(catalog, store)

@@ -53,7 +53,7 @@ _TASK = (
     ("oncehouse.ledger.storage.file_store", "_sync", "files: fsync"),
     ("oncehouse.pipeline.dedup.deduplicate", "decide", "decide: the rest"),
     ("oncehouse.pipeline.dedup.deduplicate", "_gather", "decide: gather and sort keys"),
-    ("oncehouse.pipeline.dedup.deduplicate", "_look_up", "decide: look up in the index"),
+    ("oncehouse.pipeline.dedup.deduplicate", "_find_seen", "decide: look up in the index"),
     ("oncehouse.pipeline.dedup.deduplicate", "_write_segment", "decide: write segment"),
 )
 

@@ -2,11 +2,11 @@
 
     OncehouseError
     ├── ConfigurationError      the user's file or set-up is wrong; nothing was changed        exit 2
-    │   ├── UpgradeNeededError  the catalog is an older oncehouse's and nobody has upgraded it  exit 2
+    │   ├── UpgradeNeededError  the catalog is of an older oncehouse and was not upgraded yet  exit 2
     │   └── MissingExtraError   a package is not installed that an extra of oncehouse brings   exit 2
     ├── TransientError          the same call may succeed later; callers back off and retry    exit 75
     │   └── FullDiskError       no space is left where something has to be written             exit 7
-    └── PermanentError          retrying cannot help; somebody has to look                     exit 1
+    └── PermanentError          retrying cannot help; an operator has to act                     exit 1
         ├── FencedError         another process holds the lease now; this one must stop        exit 4
         │   └── CatalogBehindError  the catalog has lost transactions that it had confirmed    exit 8
         ├── LeaseHeldError      the lease is held by a live process; this one waits or leaves  exit 4

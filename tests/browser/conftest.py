@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from monitored_system import MonitoredSystem, StandIn, make_system
 from oncehouse.common.http_auth import make_http_auth
 from oncehouse.web.app import Dashboard
-from oncehouse.web.server import Server, listen
+from oncehouse.web.server import DashboardServer, listen
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE_HOST = "evil.example"
@@ -66,11 +66,11 @@ def monitor(system: MonitoredSystem) -> Iterator[StandIn]:
 @pytest.fixture(scope="module")
 def serve(monitor: StandIn) -> Iterator[Callable[..., str]]:
     """`serve(token=…)` starts a dashboard and gives its address."""
-    opened: list[Server] = []
+    opened: list[DashboardServer] = []
 
     def start(*, token: str | None = None, looking: StandIn = monitor, **options: bool) -> str:
         auth = make_http_auth("127.0.0.1:0", token=token)
-        opened.append(Server(Dashboard(looking, auth, refresh_seconds=0.5, **options), listen(auth)))
+        opened.append(DashboardServer(Dashboard(looking, auth, refresh_seconds=0.5, **options), listen(auth)))
         return f"http://127.0.0.1:{opened[-1].port}"
 
     yield start

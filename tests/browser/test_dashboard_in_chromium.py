@@ -16,7 +16,7 @@ from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.web.app import Dashboard
-from oncehouse.web.server import Server, listen
+from oncehouse.web.server import DashboardServer, listen
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 PATHS = [
@@ -73,7 +73,7 @@ def test_figures_change_while_one_looks_and_focus_stays(open_page, address, moni
 
 def test_a_page_says_when_it_is_not_live_any_more(open_page, monitor):
     auth = make_http_auth("127.0.0.1:0", token=None)
-    server = Server(Dashboard(monitor, auth, refresh_seconds=0.2), listen(auth))
+    server = DashboardServer(Dashboard(monitor, auth, refresh_seconds=0.2), listen(auth))
     page = open_page(expect_trouble=True)
     page.goto(f"http://127.0.0.1:{server.port}/leases")
     page.wait_for_selector(LIVE)

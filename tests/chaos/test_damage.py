@@ -18,10 +18,10 @@ from oncehouse.errors import CorruptFileError, LeaseHeldError, OncehouseError, P
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.batches import list_parts
 from oncehouse.ledger.catalog.segments import list_segments
-from oncehouse.ledger.models import BatchStatus, FileRef, LetterKind, RequestKind, Stage
+from oncehouse.ledger.models import BatchStatus, DeadLetterKind, FileRef, RequestKind, Stage
 from oncehouse.pipeline.repair import catalog_restore, file_restorer
 from oncehouse.pipeline.repair.repair import RepairResult, apply_repair, plan_repair
-from oncehouse.pipeline.repair.repair_plan import FileKind, Source
+from oncehouse.pipeline.repair.repair_plan import FileKind, RepairSource
 
 EVENTS = [make_event(number) for number in range(120)]
 
@@ -81,7 +81,7 @@ def play_damaged_part(live_pipeline: LivePipeline, harm: Harm) -> None:
     (parked,) = live_pipeline.batches(statuses=[BatchStatus.PARKED])
     assert path in (parked.reason or ""), parked.reason
     (planned,) = plan_repair(live_pipeline.pipeline).files
-    assert (planned.kind, planned.source, planned.file.path) == (FileKind.PART, Source.RAW, path)
+    assert (planned.kind, planned.source, planned.file.path) == (FileKind.PART, RepairSource.RAW, path)
     assert "not in ClickHouse yet" in planned.lost
     (done,) = repair(live_pipeline).done
     assert done.released == (parked.batch_id,)
@@ -114,7 +114,7 @@ def play_damaged_key_file(live_pipeline: LivePipeline, harm: Harm) -> None:
     path = harm_file(live_pipeline, key_files(live_pipeline)[0].keys, harm)
     assert any(path in finding.message for finding in live_pipeline.findings())
     (planned,) = plan_repair(live_pipeline.pipeline).files
-    assert (planned.kind, planned.source, planned.file.path) == (FileKind.KEYS, Source.RAW, path)
+    assert (planned.kind, planned.source, planned.file.path) == (FileKind.KEYS, RepairSource.RAW, path)
     assert not repair(live_pipeline).refused
     assert "40 keys" in live_pipeline.request(RequestKind.REBUILD_INDEX)
     live_pipeline.send(EVENTS[20:60], partition=1)
@@ -153,7 +153,7 @@ def play_damaged_segment(live_pipeline: LivePipeline, harm: Harm) -> None:
         live_pipeline.run()
     assert path in str(raised.value)
     (planned,) = plan_repair(live_pipeline.pipeline).files
-    assert (planned.kind, planned.source, planned.file.path) == (FileKind.SEGMENT, Source.KEYS, path)
+    assert (planned.kind, planned.source, planned.file.path) == (FileKind.SEGMENT, RepairSource.KEYS, path)
     assert not repair(live_pipeline).refused
     live_pipeline.run()
 
@@ -321,7 +321,7 @@ def test_a_whole_epoch_of_files_comes_back_from_kafka(live_pipeline):
     files += [part.file for part in list_parts(live_pipeline.catalog)]
     files += [file for found in epochs.list_duplicate_files(live_pipeline.catalog).values() for file in found]
     files += [
-        found.file for found in epochs.list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.DEAD)
+        found.file for found in epochs.list_dead_letter_files(live_pipeline.catalog, kind=DeadLetterKind.DEAD)
     ]
     files += [found.file for found in list_segments(live_pipeline.catalog)]
     for number, file in enumerate(files):

@@ -6,7 +6,7 @@ import pytest
 
 from live_pipeline import encode, make_event
 from oncehouse.capacity import constants
-from oncehouse.capacity.inputs import Wish
+from oncehouse.capacity.inputs import CapacityInputs
 from oncehouse.capacity.plan import plan_for
 from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.ledger.catalog import epochs
@@ -33,14 +33,14 @@ def run_watched(live_pipeline) -> Peaks:
 
 
 def assert_bounded(peaks: Peaks, *, event_bytes: float) -> None:
-    wish = Wish(
+    inputs = CapacityInputs(
         events_a_day=1e6,
         event_bytes=event_bytes,
         window_seconds=86_400,
         epoch=Epoch(),
         batch=BatchLimits(),
     )
-    memory = plan_for(wish, 1).memory
+    memory = plan_for(inputs, 1).memory
     java = constants.JAVA_HEAP_BYTES + constants.JAVA_BYTES_BEYOND_HEAP.value
     told = {name: f"{getattr(peaks, name) / 1e6:.0f} MB" for name in ("driver", "java", "worker")}
     assert 0 < peaks.worker <= max(memory.worker_bytes, memory.loading_worker_bytes), told

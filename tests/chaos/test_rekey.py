@@ -77,7 +77,7 @@ def test_under_the_new_rule_old_events_are_known_and_what_is_registered_stays():
         assert counts_of(simulation) == (5, 2)
         assert not requests.open_requests(simulation.catalog)
         assert requests.list_requests(simulation.catalog)[0].result == (
-            f"the ids of 5 events were made anew; the key index holds 4 keys in {len(after[2])} segments"
+            f"the ids of 5 events were computed again; the key index holds 4 keys in {len(after[2])} segments"
         )
 
 
@@ -433,9 +433,11 @@ def test_rounds_grow_and_then_take_all_cores_while_events_come_in_as_fast():
     second = plan_round(10 * ROUND, first)
     assert second == Round(left=10 * ROUND, times=2)
     third = plan_round(10 * ROUND, replace(second, taken=2 * ROUND))
-    assert third == Round(left=10 * ROUND, times=4, aside=False)
+    assert third == Round(left=10 * ROUND, times=4, shares_cores=False)
     all_taken = replace(third, taken=10 * ROUND)
-    assert plan_round(10 * ROUND, all_taken) == Round(left=10 * ROUND, times=4, aside=False), "no use to grow"
+    assert plan_round(10 * ROUND, all_taken) == Round(left=10 * ROUND, times=4, shares_cores=False), (
+        "no use to grow"
+    )
 
 
 @given(
@@ -452,7 +454,7 @@ def test_a_change_ends_at_every_rate_that_ingest_sustains_and_the_rest_is_at_mos
     left, before, seconds, rounds = kept, None, 0.0, 0
     while (planned := plan_round(left, before)) is not None:
         taken = min(left, planned.times * ROUND)
-        seconds += round_seconds + taken / (50_000 if planned.aside else 100_000)
+        seconds += round_seconds + taken / (50_000 if planned.shares_cores else 100_000)
         settled, seconds = divmod(seconds, epoch_seconds)
         left += int(settled * epoch_seconds * per_second) - taken
         before, rounds = replace(planned, taken=taken), rounds + 1

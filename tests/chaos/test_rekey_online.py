@@ -240,7 +240,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
             raise away.pop()
         return asked(*given)
 
-    monkeypatch.setattr(handler, "_ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(handler, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(rekeying, "change_identity", lose)
     monkeypatch.setattr(rekeying, "has_changed", ask_in_vain)
 

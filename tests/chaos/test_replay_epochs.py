@@ -36,15 +36,15 @@ def make_dead(simulation: Simulation) -> None:
     simulation.kafka[0] += [b"{", b"{"]
     simulation.settle(10, 1)
     simulation.pipeline = sound
-    assert count_letters(simulation) == RECORDS
+    assert count_dead_letters(simulation) == RECORDS
 
 
-def count_letters(simulation: Simulation) -> int:
+def count_dead_letters(simulation: Simulation) -> int:
     return sum(found.rows for found in epochs.list_dead_letter_files(simulation.catalog))
 
 
 def assert_replayed(simulation: Simulation) -> None:
-    assert count_letters(simulation) == 2
+    assert count_dead_letters(simulation) == 2
     assert sum(part.live_rows for part in batches.list_parts(simulation.catalog)) == RECORDS - 2
     assert not open_requests(simulation.catalog)
     assert not verify(simulation.pipeline, simulation.catalog, simulation.store, None, files=True).findings
@@ -57,7 +57,7 @@ def test_processes_that_are_killed_after_an_epoch_get_on_and_the_last_epoch_ends
         add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {})
         for replayed in (2, 4):
             assert next(make_performer(simulation).perform()) == Counts(read=2, new=2)
-            assert count_letters(simulation) == RECORDS - replayed
+            assert count_dead_letters(simulation) == RECORDS - replayed
             assert open_requests(simulation.catalog)
         counts = list(make_performer(simulation).perform())
         assert [one.read for one in counts] == [2, 6, 8]

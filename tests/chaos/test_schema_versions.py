@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from live_pipeline import LivePipeline
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.known_schemas import add_schemas
-from oncehouse.ledger.models import LetterKind, RequestKind
+from oncehouse.ledger.models import DeadLetterKind, RequestKind
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
 from oncehouse.pipeline.ingest import read_plan
 from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
@@ -74,14 +74,14 @@ def assert_each_event_is_told_apart(live_pipeline: LivePipeline, sent: range, ve
     assert not lost, f"{len(lost)} events are lost, among them {sorted(lost)[:3]}"
     assert {number for number, _ in found} == wanted, "different events have one id"
     assert len(found) == len(wanted) == len(ids), "rows are doubled"
-    files = [kept.file for kept in list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.DEAD)]
+    files = [kept.file for kept in list_dead_letter_files(live_pipeline.catalog, kind=DeadLetterKind.DEAD)]
     letters = read_dead_letters(live_pipeline.store, files).to_pylist()
     kept = {letter["value"] for letter in letters}
     assert kept == {of(number)[1] for number in set(sent) - wanted}, "a record is neither row nor dead letter"
     for letter in letters:
         assert letter["reason"] == "missing_field"
         assert "has no field id, which belongs to the identity" in letter["detail"]
-    assert not list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.WAITING)
+    assert not list_dead_letter_files(live_pipeline.catalog, kind=DeadLetterKind.WAITING)
     assert not live_pipeline.findings()
     live_pipeline.assert_view()
 

@@ -16,7 +16,7 @@ from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.catalog.requests import add_request
 from oncehouse.ledger.catalog.schema import dead_letter_files
-from oncehouse.ledger.models import Counts, LetterKind, RequestKind, Schema, Stage
+from oncehouse.ledger.models import Counts, DeadLetterKind, RequestKind, Schema, Stage
 from oncehouse.pipeline.ingest import dead_letter_writer, epoch
 from oncehouse.pipeline.maintenance.verify import verify
 from oncehouse.pipeline.requests import dead_letter_replay, handler
@@ -77,7 +77,7 @@ def learn_their_schema(simulation: Simulation) -> list[Counts]:
 def assert_all_is_kept(simulation: Simulation) -> None:
     """Every record that waited is a row or waits on."""
     rows = sum(part.live_rows for part in batches.list_parts(simulation.catalog))
-    waiting = epochs.list_dead_letter_files(simulation.catalog, kind=LetterKind.WAITING)
+    waiting = epochs.list_dead_letter_files(simulation.catalog, kind=DeadLetterKind.WAITING)
     assert (rows, sum(found.rows for found in waiting)) == (2, 1), "records that waited are lost"
 
 
@@ -110,7 +110,7 @@ def test_a_process_that_never_lives_long_decodes_some_of_what_waits_each_time(mo
         add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
         for decoded in (2, 4, 6):
             assert next(make_performer(simulation).decode_waiting_records()) == Counts(read=2, new=2)
-            left = epochs.list_dead_letter_files(simulation.catalog, kind=LetterKind.WAITING)
+            left = epochs.list_dead_letter_files(simulation.catalog, kind=DeadLetterKind.WAITING)
             assert sum(found.rows for found in left) == 20 - decoded
         assert list(make_performer(simulation).decode_waiting_records()) == [
             Counts(read=2, new=2),
@@ -145,7 +145,7 @@ def grow_older(simulation: Simulation, seconds: float) -> None:
         connection.execute(update(dead_letter_files).values(registered_at=aged))
 
 
-def count_files(simulation: Simulation, kind: LetterKind) -> dict[str, int]:
+def count_files(simulation: Simulation, kind: DeadLetterKind) -> dict[str, int]:
     counted: Counter[str] = Counter()
     for file in epochs.list_dead_letter_files(simulation.catalog, kind=kind):
         counted.update(file.reasons)
@@ -173,8 +173,8 @@ def test_records_that_have_waited_too_long_become_dead_letters_and_can_be_replay
         assert handler.has_work()
         assert list(handler.decode_waiting_records()) == [Counts(read=3, new=2, dead_letter=1)]
         assert not handler.has_work()
-        assert count_files(simulation, LetterKind.WAITING) == {}
-        assert count_files(simulation, LetterKind.DEAD) == {"schema_unknown": 1}
+        assert count_files(simulation, DeadLetterKind.WAITING) == {}
+        assert count_files(simulation, DeadLetterKind.DEAD) == {"schema_unknown": 1}
         assert_sound(simulation)
         add_schemas(simulation.catalog, [Schema(schema="9", format="avro", definition=_DEFINITION)])
         add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {"reason": "schema_unknown"})
@@ -188,7 +188,7 @@ def test_records_wait_for_ever_where_that_is_asked_for():
         set_source(simulation, schema_wait=None)
         grow_older(simulation, 100 * 86400)
         assert not make_performer(simulation).has_work()
-        assert count_files(simulation, LetterKind.WAITING) == {"7": 2, "9": 1}
+        assert count_files(simulation, DeadLetterKind.WAITING) == {"7": 2, "9": 1}
 
 
 def test_of_thousands_of_forged_schemas_some_wait_and_the_real_one_is_among_them(monkeypatch):
@@ -198,9 +198,9 @@ def test_of_thousands_of_forged_schemas_some_wait_and_the_real_one_is_among_them
         simulation.settle(100, 1)
         counts = epochs.total_counts(simulation.catalog)
         assert (counts.read, counts.new, counts.waiting, counts.dead_letter) == (19, 2, 11, 6)
-        waiting = count_files(simulation, LetterKind.WAITING)
+        waiting = count_files(simulation, DeadLetterKind.WAITING)
         assert (len(waiting), waiting["7"]) == (10, 2)
-        assert count_files(simulation, LetterKind.DEAD) == {"schema_unknown": 6}
+        assert count_files(simulation, DeadLetterKind.DEAD) == {"schema_unknown": 6}
         add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
         assert list(make_performer(simulation).decode_waiting_records()) == [
             Counts(read=11, new=2, waiting=9)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from ledger_examples import make_dead_letters, make_part, make_registration, take_lease
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind, EpochKind
 from oncehouse.ledger.stats.table_progress import read_arrival
 from oncehouse.pipeline.stages.source_progress import SourceSnapshot, SourceSnapshots
 
 
 def waiting(name: str, *, epoch: int) -> DeadLetterFile:
-    return replace(make_dead_letters(name, epoch=epoch), kind=LetterKind.WAITING)
+    return replace(make_dead_letters(name, epoch=epoch), kind=DeadLetterKind.WAITING)
 
 
 def test_records_that_were_tried_and_wait_on_are_as_old_as_those_that_were_not(catalog):

@@ -11,7 +11,7 @@ from ledger_examples import IDENTITY, make_dead_letters, make_registration, take
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas, list_names
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind, Schema
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind, EpochKind, Schema
 from oncehouse.ledger.stats import awaited_schemas
 from oncehouse.ledger.stats.awaited_schemas import AwaitedSchemas, list_waiting_files
 
@@ -38,7 +38,7 @@ class Entered:
 
 def make_waiting(name: str, epoch: int, schemas: dict[str, int]) -> DeadLetterFile:
     made = make_dead_letters(name, epoch=epoch, rows=sum(schemas.values()))
-    return replace(made, reasons=schemas, kind=LetterKind.WAITING)
+    return replace(made, reasons=schemas, kind=DeadLetterKind.WAITING)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import list_epochs, next_epoch, read_positions
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request, list_requests
-from oncehouse.ledger.models import Identity, RequestKind, Stage
+from oncehouse.ledger.models import LedgerIdentity, RequestKind, Stage
 
 
 def test_a_fresh_database_has_no_ledger_until_it_is_prepared(catalog_url):
@@ -55,8 +55,8 @@ def test_the_same_identity_is_adopted_again(catalog):
 @pytest.mark.parametrize(
     ("changed", "word"),
     [
-        (Identity(fingerprint="sha256:id(other)", buckets=16), "identity rule"),
-        (Identity(fingerprint=IDENTITY.fingerprint, buckets=32), "buckets"),
+        (LedgerIdentity(fingerprint="sha256:id(other)", buckets=16), "identity rule"),
+        (LedgerIdentity(fingerprint=IDENTITY.fingerprint, buckets=32), "buckets"),
     ],
 )
 def test_another_identity_rule_or_bucket_number_is_refused(catalog, changed, word):
@@ -68,7 +68,7 @@ def test_another_identity_rule_or_bucket_number_is_refused(catalog, changed, wor
 def test_pipelines_in_one_database_do_not_see_each_other(catalog, catalog_url):
     register_epochs(catalog, 2)
     other = Catalog(catalog_url, "other", retry_seconds=())
-    other.adopt(Identity(fingerprint="sha256:id(other)", buckets=4))
+    other.adopt(LedgerIdentity(fingerprint="sha256:id(other)", buckets=4))
     assert next_epoch(other) == 1
     register_epochs(other)
     assert (next_epoch(other), next_epoch(catalog)) == (2, 3)

@@ -37,9 +37,9 @@ from oncehouse.ledger.catalog.rekey import (
 )
 from oncehouse.ledger.catalog.schema import garbage
 from oncehouse.ledger.catalog.schema import requests as requests_table
-from oncehouse.ledger.models import Identity, RequestKind, Stage
+from oncehouse.ledger.models import LedgerIdentity, RequestKind, Stage
 
-OTHER = Identity(fingerprint="sha256:id(order_id, line)", buckets=32)
+OTHER = LedgerIdentity(fingerprint="sha256:id(order_id, line)", buckets=32)
 
 
 def state(catalog):

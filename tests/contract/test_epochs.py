@@ -29,7 +29,7 @@ from oncehouse.ledger.catalog.batches import (
     start_attempt,
 )
 from oncehouse.ledger.catalog.epochs import (
-    list_all_letter_files,
+    list_all_dead_letter_files,
     list_dead_letter_files,
     list_duplicate_files,
     list_epochs,
@@ -45,11 +45,11 @@ from oncehouse.ledger.catalog.requests import add_request, finish_request, list_
 from oncehouse.ledger.catalog.segments import list_segments, replace_segments
 from oncehouse.ledger.models import (
     AttemptOutcome,
-    Batch,
     BatchStatus,
     Counts,
     DuplicateFile,
     EpochKind,
+    LedgerBatch,
     OffsetRange,
     Registration,
     RequestKind,
@@ -237,7 +237,7 @@ def test_dead_letters_are_tried_again_once(catalog):
     )
     register(catalog, token, replace(again, tried_dead_letter_files=("l1",)))
     assert [letters.dead_letter_file for letters in list_dead_letter_files(catalog)] == ["l2", "l3"]
-    assert len(list_all_letter_files(catalog)) == 3
+    assert len(list_all_dead_letter_files(catalog)) == 3
     before = rows_of(catalog)
     with pytest.raises(PermanentError, match="l1"):
         register(
@@ -309,7 +309,7 @@ def test_a_parked_batch_that_has_not_changed_is_replaced(catalog):
         retry_parked(catalog, created.batch_id)
 
 
-def make_refill(*replaced: Batch) -> Registration:
+def make_refill(*replaced: LedgerBatch) -> Registration:
     return make_registration(
         2,
         kind=EpochKind.REFILL,

@@ -27,7 +27,7 @@ from oncehouse.ledger.catalog.batches import (
 )
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import (
-    list_all_letter_files,
+    list_all_dead_letter_files,
     list_epochs,
     list_key_files,
     list_ranges,
@@ -137,8 +137,8 @@ def test_letters_that_nobody_tried_again_stay_for_ever(catalog, tokens):
     register(catalog, ingest, replace(make_epoch(4), dead_letter_files=letters))
     again = make_registration(5, 0, 1, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("tried",))
     register(catalog, ingest, again)
-    assert retention.drop_tried_letters(catalog, token, before=soon(catalog)) == ("letters/tried",)
-    assert [found.dead_letter_file for found in list_all_letter_files(catalog)] == ["open"]
+    assert retention.drop_tried_dead_letters(catalog, token, before=soon(catalog)) == ("letters/tried",)
+    assert [found.dead_letter_file for found in list_all_dead_letter_files(catalog)] == ["open"]
 
 
 def test_epochs_are_added_up_when_their_files_have_gone(catalog, tokens):

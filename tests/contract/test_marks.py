@@ -295,7 +295,7 @@ def test_an_epoch_that_was_confirmed_to_its_giver_is_marked(pipeline, catalog, f
     register(catalog, ingest.token, make_registration())
     write_mark(catalog, store, Stage.INGEST, ingest.token, Sending(epoch=1))
     lose_since(catalog, moment)
-    assert "epoch 1 was confirmed to whoever gave its rows" in str(describe_ahead(fresh, store))
+    assert "epoch 1 was confirmed to the program that gave its rows" in str(describe_ahead(fresh, store))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from oncehouse.ledger.catalog import (
 )
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.migrations import Step, Upgrade
-from oncehouse.ledger.catalog.upgrade_status import look
+from oncehouse.ledger.catalog.upgrade_status import read_standing
 from oncehouse.ledger.models import BatchStatus, Stage
 
 
@@ -157,7 +157,7 @@ def test_of_several_processes_that_open_it_at_once_one_upgrades(old, old_url, le
     for catalog in opened:
         catalog.close()
     done = list(range(ledger.version + 1, schema.VERSION + 1))
-    assert [step.version for step in look(old).history][-len(done) :] == done
+    assert [step.version for step in read_standing(old).history][-len(done) :] == done
 
 
 def upgrade_and_die(url: str, point: str) -> int:

@@ -13,7 +13,7 @@ from ledger_examples import IDENTITY, make_dead_letters, make_registration, take
 from oncehouse.ledger.catalog import dead_letters, epochs
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind, EpochKind
 from oncehouse.ledger.stats.awaited_schemas import AwaitedSchemas
 
 REASONS = ("not_json", "100%_odd", 'quo"ted', "back\\slash", "ünïcode", "x" * 3000)
@@ -55,7 +55,7 @@ def add_up(files: list[DeadLetterFile]) -> dict[str, int]:
 
 def test_letters_are_counted_as_file_by_file_without_those_tried_or_of_another_kind(catalog, catalog_url):
     files = make_files([1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5])
-    waiting = replace(make_dead_letters("w", epoch=2), reasons={"schema-7": 5}, kind=LetterKind.WAITING)
+    waiting = replace(make_dead_letters("w", epoch=2), reasons={"schema-7": 5}, kind=DeadLetterKind.WAITING)
     enter(catalog, [*files, waiting], tried=(files[0].dead_letter_file, files[7].dead_letter_file))
     other = Catalog(catalog_url, "other", retry_seconds=())
     other.adopt(IDENTITY)
@@ -77,7 +77,7 @@ def test_letters_are_counted_as_file_by_file_without_those_tried_or_of_another_k
 def test_files_are_walked_newest_first_from_any_of_them_on(
     places, reason, look, at, tmp_path_factory, monkeypatch
 ):
-    monkeypatch.setattr(dead_letters, "_FILES_A_LOOK", look)
+    monkeypatch.setattr(dead_letters, "_FILES_A_QUERY", look)
     catalog = Catalog(f"sqlite:///{tmp_path_factory.mktemp('walk')}/catalog.db", "shop", retry_seconds=())
     catalog.prepare()
     catalog.adopt(IDENTITY)
@@ -93,7 +93,7 @@ def test_files_are_walked_newest_first_from_any_of_them_on(
 
 
 def test_files_are_walked_by_each_database(catalog, monkeypatch):
-    monkeypatch.setattr(dead_letters, "_FILES_A_LOOK", 2)
+    monkeypatch.setattr(dead_letters, "_FILES_A_QUERY", 2)
     files = make_files([1, 1, 1, 2, 3, 3, 4])
     enter(catalog, files)
     for reason in (None, *REASONS):
@@ -110,13 +110,13 @@ def test_no_file_is_found_by_a_name_that_none_has(catalog, name):
 def count_rows_read(catalog: Catalog, monkeypatch) -> list[object]:
     """Each row of letters that becomes a record from now on."""
     read: list[object] = []
-    made = dead_letters.letter_file_of
-    monkeypatch.setattr(dead_letters, "letter_file_of", lambda row: read.append(row) or made(row))
+    made = dead_letters.dead_letter_file_of
+    monkeypatch.setattr(dead_letters, "dead_letter_file_of", lambda row: read.append(row) or made(row))
     return read
 
 
 def test_the_newest_files_cost_the_same_however_many_there_are(catalog, monkeypatch):
-    monkeypatch.setattr(dead_letters, "_FILES_A_LOOK", 5)
+    monkeypatch.setattr(dead_letters, "_FILES_A_QUERY", 5)
     enter(catalog, make_files([1] * 40))
     read = count_rows_read(catalog, monkeypatch)
     next(dead_letters.walk_newest_files(catalog))

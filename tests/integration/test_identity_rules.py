@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from live_pipeline import LivePipeline, encode, make_event, wait_until
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import epochs, requests, segments
-from oncehouse.ledger.models import LetterKind, RequestKind
+from oncehouse.ledger.models import DeadLetterKind, RequestKind
 from oncehouse.pipeline.requests import rekey
 from oncehouse.pipeline.schema.identity_guard import format_section, identity_of
 
@@ -61,7 +61,7 @@ def test_a_header_and_the_key_make_an_event_and_without_them_it_is_a_dead_letter
     live_pipeline.run()
     counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate, counts.dead_letter) == (4, 1, 2)
-    letters = epochs.list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.DEAD)
+    letters = epochs.list_dead_letter_files(live_pipeline.catalog, kind=DeadLetterKind.DEAD)
     assert [found.reasons for found in letters] == [{"missing_field": 2}]
     assert live_pipeline.client.query(
         f"SELECT count(), uniqExact(_unique_id) FROM {live_pipeline.table}"
@@ -88,7 +88,7 @@ def test_a_rule_is_changed_under_a_ledger_and_what_is_loaded_stays(make_pipeline
     live_pipeline.document["identity"] = new
     assert live_pipeline.catalog.identity() == identity_of(live_pipeline.pipeline)
     assert any(
-        "45 events were made anew; the key index holds 3 keys" in said for said in live_pipeline.said
+        "45 events were computed again; the key index holds 3 keys" in said for said in live_pipeline.said
     ), live_pipeline.said
     counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate) == (41, 6), "a view is known by the new rule, a refund is not"

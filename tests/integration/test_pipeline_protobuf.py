@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from live_pipeline import LivePipeline
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.known_schemas import add_schemas
-from oncehouse.ledger.models import EpochKind, LetterKind, RequestKind
+from oncehouse.ledger.models import DeadLetterKind, EpochKind, RequestKind
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
 from oncehouse.pipeline.requests.dead_letter_replay import read_dead_letters
 from protobuf_examples import FOLDER, everything, message_class
@@ -191,7 +191,7 @@ def test_mixed_versions_arrive_once_though_one_is_learnt_later_and_the_pipeline_
     live_pipeline.run()
     wanted = [expected(str(number % 4 + 1), number) for number in range(500)]
     assert orders(live_pipeline, live_pipeline.table) == wanted
-    assert not list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.WAITING)
+    assert not list_dead_letter_files(live_pipeline.catalog, kind=DeadLetterKind.WAITING)
     again = live_pipeline.counts(EpochKind.WAITING)
     assert again.read == 100
     assert again.new + again.duplicate == 100

@@ -34,8 +34,8 @@ from oncehouse.ledger.models import (
     DeadLetterFile,
     DuplicateFile,
     EpochKind,
-    Identity,
     KeyFile,
+    LedgerIdentity,
     OffsetRange,
     Part,
     Registration,
@@ -72,7 +72,7 @@ class Shop:
         self.client = connect(self.pipeline.clickhouse)
         self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "shop")
         self.catalog.prepare()
-        self.catalog.adopt(Identity(fingerprint="id", buckets=16))
+        self.catalog.adopt(LedgerIdentity(fingerprint="id", buckets=16))
         self.ingest = take_lease(self.catalog)
         self.load = take_lease(self.catalog, Stage.LOAD)
         for epoch in (1, 2):

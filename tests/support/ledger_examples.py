@@ -20,8 +20,8 @@ from oncehouse.ledger.models import (
     DeadLetterFile,
     EpochKind,
     FileRef,
-    Identity,
     KeyFile,
+    LedgerIdentity,
     OffsetRange,
     Part,
     Registration,
@@ -35,7 +35,7 @@ from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, write_dead_
 TOPIC = "orders"
 TOPIC_ID = "topic-1"
 TABLE = "shop.orders"
-IDENTITY = Identity(fingerprint="sha256:id(order_id)", buckets=16)
+IDENTITY = LedgerIdentity(fingerprint="sha256:id(order_id)", buckets=16)
 
 
 def make_file(path: str) -> FileRef:

@@ -34,12 +34,12 @@ from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.ledger.catalog import batches, epochs, leases, requests, retention, schema
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.models import Batch, Counts, EpochKind, RequestKind, Stage
+from oncehouse.ledger.models import Counts, EpochKind, LedgerBatch, RequestKind, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.dedup.index_compaction import compact
 from oncehouse.pipeline.maintenance.retention import RetentionResult, retain
-from oncehouse.pipeline.maintenance.verify import Finding, verify
+from oncehouse.pipeline.maintenance.verify import VerifyFinding, verify
 from oncehouse.pipeline.progress import Progress
 from oncehouse.pipeline.run import RunResult, run_pipeline
 
@@ -354,14 +354,14 @@ class LivePipeline:
     def counts(self, kind: EpochKind = EpochKind.KAFKA) -> Counts:
         return epochs.total_counts(self.catalog, kind=kind)
 
-    def batches(self, **which: Any) -> tuple[Batch, ...]:
+    def batches(self, **which: Any) -> tuple[LedgerBatch, ...]:
         return batches.list_batches(self.catalog, **which)
 
     def ledger_files(self) -> set[str]:
         """The files of the ledger itself: neither Spark's scratch nor its log."""
         return {path for path in self.store.walk("live/") if path.endswith((".arrow", ".parquet"))}
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[VerifyFinding, ...]:
         pipeline = self.pipeline
         return verify(pipeline, self.catalog, self.store, connect(pipeline.clickhouse), files=True).findings
 

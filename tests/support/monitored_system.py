@@ -37,9 +37,9 @@ from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     EpochKind,
     KeyFile,
-    LetterKind,
     OffsetRange,
     Part,
     Registration,
@@ -360,8 +360,8 @@ def _loaded_batch(catalog: Catalog, batch_id: str, at: float, rows: int, sequenc
 
 def _registration(epoch: int, rng: random.Random, dead_letters: tuple[DeadLetterFile, ...]) -> Registration:
     read = 5_600 + rng.randrange(900)
-    duplicate, dead = read // 11, sum(file.rows for file in dead_letters if file.kind is LetterKind.DEAD)
-    waiting = sum(file.rows for file in dead_letters if file.kind is LetterKind.WAITING)
+    duplicate, dead = read // 11, sum(file.rows for file in dead_letters if file.kind is DeadLetterKind.DEAD)
+    waiting = sum(file.rows for file in dead_letters if file.kind is DeadLetterKind.WAITING)
     counts = Counts(
         read=read,
         new=read - duplicate - dead - waiting - 5,
@@ -433,7 +433,7 @@ def _make_dead_letter_files(store: FileStore, epoch: int) -> tuple[DeadLetterFil
     }
     if epoch == 3:
         waiting = put_dead_letters(store, "waiting", [(40_000, "v9", b"{}")], **told)
-        return (replace(waiting, kind=LetterKind.WAITING),)
+        return (replace(waiting, kind=DeadLetterKind.WAITING),)
     if epoch % 5:
         return ()
     offset = (epoch - 1) * 7_500

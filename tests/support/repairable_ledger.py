@@ -289,9 +289,9 @@ class RepairableLedger:
         place = (TOPIC, 0)
         return KafkaFacts(earliest={place: self.earliest}, latest={place: len(self.records)})
 
-    def plan(self, *, given_again: bool = False) -> CatalogRepair:
+    def plan(self, *, user_rewrites: bool = False) -> CatalogRepair:
         return catalog_restore.plan_lost(
-            self.pipeline, self.tables, "there is no file", self.ask_kafka, given_again=given_again
+            self.pipeline, self.tables, "there is no file", self.ask_kafka, user_rewrites=user_rewrites
         )
 
     def restore(self, planned: CatalogRepair | None = None) -> Path | None:

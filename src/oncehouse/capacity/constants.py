@@ -2,7 +2,7 @@
 
 Sizes hold anywhere, and a test compares them with what the code writes now. Times are processor time of the benchmark
 machine's cores; memory is what a process took at most. The events are those of the benchmarks: JSON of 213 bytes in
-seven fields. Whoever measures on another machine writes the figures here.
+seven fields. To plan with figures of another machine, change them here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CATALOG_BYTES_A_BATCH = Figure(name="catalog_bytes_a_batch", value=473, unit="by
 # Processor time.
 READ_SECONDS_AN_EVENT = Figure(name="read_seconds_an_event", value=0.55e-6, unit="seconds", command=_CAPACITY)
 READ_SECONDS_A_BYTE = Figure(name="read_seconds_a_byte", value=4.2e-9, unit="seconds", command=_CAPACITY)
-LOOK_UP_SECONDS = (
+LOOKUP_SECONDS = (
     Figure(name="look_up_seconds_among_1000000", value=4.5e-8, unit="seconds", command=_CAPACITY),
     Figure(name="look_up_seconds_among_4000000", value=1.28e-7, unit="seconds", command=_CAPACITY),
     Figure(name="look_up_seconds_among_16000000", value=2.75e-7, unit="seconds", command=_CAPACITY),
@@ -61,7 +61,7 @@ OPEN_SECONDS_A_SEGMENT = Figure(
 """By each epoch, for each segment of the ranges that it decides."""
 MERGE_SECONDS_A_KEY = Figure(name="merge_seconds_a_key", value=1.0e-7, unit="seconds", command=_CAPACITY)
 CHECK_SECONDS_A_BYTE = Figure(name="check_seconds_a_byte", value=6.4e-10, unit="seconds", command=_CAPACITY)
-ROAD_SECONDS_AN_EVENT = Figure(
+PIPELINE_SECONDS_AN_EVENT = Figure(
     name="cpu_s_per_million of driver, Java and workers", value=4.2e-6, unit="seconds", command=_END_TO_END
 )
 """Of all processes of Spark together, loads included, for an event of EVENT_BYTES and a small key index."""
@@ -84,7 +84,7 @@ READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK = Figure(
 LOAD_MEMORY_BYTES_A_BYTE = Figure(name="load_memory_bytes_a_byte", value=4.3, unit="bytes", command=_CAPACITY)
 """Of a batch: its rows, put together, and as they are sent."""
 MERGE_MEMORY_BYTES_A_KEY = Figure(name="merge_memory_bytes_a_key", value=105, unit="bytes", command=_CAPACITY)
-LOOK_UP_MEMORY_BYTES_A_KEY = Figure(
+LOOKUP_MEMORY_BYTES_A_KEY = Figure(
     name="look_up_memory_bytes_a_key", value=8.3, unit="bytes", command=_CAPACITY
 )
 """Of the key index, in the page cache, once many keys were looked up: the high halves."""

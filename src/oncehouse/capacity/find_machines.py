@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from oncehouse.capacity import constants
 from oncehouse.capacity.index_layout import recommend_buckets
-from oncehouse.capacity.inputs import Wish, refuse_senseless
+from oncehouse.capacity.inputs import CapacityInputs, refuse_senseless
 from oncehouse.capacity.plan import Plan, plan_for
 from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration
@@ -19,40 +19,40 @@ _LARGE_CATALOG_BYTES = 4 * constants.GB
 _LONG_CHECK_SECONDS = 600.0
 
 
-def plan_capacity(wish: Wish) -> Plan:
+def plan_capacity(inputs: CapacityInputs) -> Plan:
     """The plan for the machines that there are, or for as few as are enough; raises ConfigurationError for neither."""
-    refuse_senseless(wish)
-    if wish.machines is None:
-        return _find_fewest(wish)
-    plan = plan_for(wish, wish.machines)
+    refuse_senseless(inputs)
+    if inputs.machines is None:
+        return _find_fewest(inputs)
+    plan = plan_for(inputs, inputs.machines)
     if obstacles := list(find_obstacles(plan)):
-        raise ConfigurationError(_tell_refusal(wish, obstacles))
+        raise ConfigurationError(_describe_refusal(inputs, obstacles))
     return plan
 
 
-def _find_fewest(wish: Wish) -> Plan:
+def _find_fewest(inputs: CapacityInputs) -> Plan:
     """Doubles the machines until they are enough, then looks for the fewest between there and the half."""
     number, tried_in_vain = 1, []
-    while obstacles := list(find_obstacles(plan_for(wish, number))):
+    while obstacles := list(find_obstacles(plan_for(inputs, number))):
         tried_in_vain.append(obstacles)
         if number >= _MOST_MACHINES:
             # Of those that come closest: too many machines have obstacles of their own, which fewer do not have.
-            raise ConfigurationError(_tell_refusal(wish, min(tried_in_vain, key=len)))
+            raise ConfigurationError(_describe_refusal(inputs, min(tried_in_vain, key=len)))
         number *= 2
     tried = range(number // 2 + 1, number + 1)
-    fewest = bisect_left(tried, 1, key=lambda count: not list(find_obstacles(plan_for(wish, count))))
-    return plan_for(wish, tried[fewest])
+    fewest = bisect_left(tried, 1, key=lambda count: not list(find_obstacles(plan_for(inputs, count))))
+    return plan_for(inputs, tried[fewest])
 
 
 def find_obstacles(plan: Plan) -> Iterator[str]:
     """What such machines cannot do; each says what would help."""
-    wish, machine = plan.wish, plan.wish.machine
+    inputs, machine = plan.inputs, plan.inputs.machine
     if plan.peak_a_second > plan.speed.events_a_second:
-        yield _tell_slow(plan)
-    if wish.new_a_second * wish.peak > plan.inserts.most_rows_a_second:
+        yield _describe_slowness(plan)
+    if inputs.new_a_second * inputs.peak > plan.inserts.most_rows_a_second:
         yield (
             f"a table can be sent {plan.inserts.most_rows_a_second:,.0f} rows/s under batch.max_rows, batch.max_bytes "
-            f"and batch.min_interval, and gets {wish.new_a_second * wish.peak:,.0f} at the busiest time: raise "
+            f"and batch.min_interval, and gets {inputs.new_a_second * inputs.peak:,.0f} at the busiest time: raise "
             "batch.max_rows and batch.max_bytes"
         )
     if plan.memory.machine_bytes > machine.memory_bytes:
@@ -77,7 +77,7 @@ def find_obstacles(plan: Plan) -> Iterator[str]:
 
 def find_notes(plan: Plan) -> Iterator[str]:
     """What is no obstacle but worth knowing."""
-    wish = plan.wish
+    inputs = plan.inputs
     if not plan.in_one_folder:
         yield (
             f"put ledger.files into object storage ({format_bytes(round(plan.disk.file_bytes))}) and the catalog into "
@@ -93,17 +93,17 @@ def find_notes(plan: Plan) -> Iterator[str]:
     if plan.disk.catalog_bytes > _LARGE_CATALOG_BYTES:
         yield (
             f"the catalog has rows for every epoch of the window; epoch.max_wait above "
-            f"{format_duration(wish.epoch.max_wait)} makes fewer of them"
+            f"{format_duration(inputs.epoch.max_wait)} makes fewer of them"
         )
-    if plan.first_look_seconds > _LONG_CHECK_SECONDS:
-        minutes = plan.first_look_seconds / 60
+    if plan.index_read_seconds > _LONG_CHECK_SECONDS:
+        minutes = plan.index_read_seconds / 60
         yield f"a new worker reads the whole key index once, which takes {minutes:,.0f} minutes of a core"
-    wanted = recommend_buckets(wish, plan.index.keys, cores=wish.machine.cores * plan.machines)
+    wanted = recommend_buckets(inputs, plan.index.keys, cores=inputs.machine.cores * plan.machines)
     if plan.buckets < wanted:
         yield f"{wanted} buckets would do better than {plan.buckets}; `oncehouse rekey` changes their number"
 
 
-def _tell_slow(plan: Plan) -> str:
+def _describe_slowness(plan: Plan) -> str:
     if plan.speed.bound_by == "cores":
         helps = "take more machines or cores"
     else:
@@ -114,8 +114,8 @@ def _tell_slow(plan: Plan) -> str:
     )
 
 
-def _tell_refusal(wish: Wish, obstacles: Sequence[str]) -> str:
-    machine, number = wish.machine, wish.machines
+def _describe_refusal(inputs: CapacityInputs, obstacles: Sequence[str]) -> str:
+    machine, number = inputs.machine, inputs.machines
     memory, disk = format_bytes(machine.memory_bytes), format_bytes(machine.disk_bytes)
     kind = f"{machine.cores} cores, {memory} of memory and {disk} of disk each"
     if number is None:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from oncehouse.capacity import constants
-from oncehouse.capacity.inputs import Wish
+from oncehouse.capacity.inputs import CapacityInputs
 from oncehouse.pipeline.dedup.deduplicate import KEYS_A_TASK
 from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, FAN_IN, MAX_KEYS, PIECES, SPLIT_KEYS, tier_of
 
@@ -29,9 +29,9 @@ class IndexLayout:
     """Into how many ranges of buckets epochs cut it: one for small ones, at most one a core."""
     segments: float
     """At most, over all ranges."""
-    look_ups_a_key: float
+    lookups_a_key: float
     """In how many segments a key is looked for."""
-    look_up_seconds: float
+    lookup_seconds: float
     """Processor time for one key, in all of them."""
     writes_a_key: float
     """How often a key is written: once by its epoch, then by merges."""
@@ -43,18 +43,18 @@ class IndexLayout:
     @property
     def hot_bytes(self) -> float:
         """What look-ups touch again and again."""
-        return self.keys * constants.LOOK_UP_MEMORY_BYTES_A_KEY.value
+        return self.keys * constants.LOOKUP_MEMORY_BYTES_A_KEY.value
 
 
-def lay_out_index(wish: Wish, *, cores: int, epoch_rows: float) -> IndexLayout:
+def lay_out_index(inputs: CapacityInputs, *, cores: int, epoch_rows: float) -> IndexLayout:
     """`epoch_rows`: what an epoch reads in the usual traffic, for it decides into how many ranges the index is cut."""
-    keys = wish.new_a_second * wish.window_seconds * (1 + AGE_SHARE)
-    buckets = float(wish.buckets) if wish.buckets else need_buckets(wish, keys, cores=cores)
+    keys = inputs.new_a_second * inputs.window_seconds * (1 + AGE_SHARE)
+    buckets = float(inputs.buckets) if inputs.buckets else need_buckets(inputs, keys, cores=cores)
     return lay_out_keys(
         keys,
-        ranges=count_ranges(epoch_rows, buckets=wish.buckets or _MOST_BUCKETS, cores=cores),
+        ranges=count_ranges(epoch_rows, buckets=inputs.buckets or _MOST_BUCKETS, cores=cores),
         buckets=buckets,
-        epoch_keys=epoch_rows * (1 - wish.duplicate_share),
+        epoch_keys=epoch_rows * (1 - inputs.duplicate_share),
     )
 
 
@@ -75,8 +75,8 @@ def lay_out_keys(keys: float, *, ranges: float, buckets: float, epoch_keys: floa
         keys=keys,
         ranges=ranges,
         segments=min(ranges * (_AGES + (FAN_IN - 1) * _TIERS) + narrow + full * buckets, max(keys, 1.0)),
-        look_ups_a_key=min(full + left + young, max(keys, 1.0)),
-        look_up_seconds=(full + left) * seconds_among(largest) + young * seconds_among(1),
+        lookups_a_key=min(full + left + young, max(keys, 1.0)),
+        lookup_seconds=(full + left) * seconds_among(largest) + young * seconds_among(1),
         writes_a_key=_count_writes(epoch_keys / ranges, levels),
     )
 
@@ -93,10 +93,10 @@ def _count_writes(keys: float, levels: float) -> float:
 
 def seconds_among(keys: float) -> float:
     """Of one look-up in a segment of so many keys; the next larger one that was measured counts."""
-    for figure in constants.LOOK_UP_SECONDS:
+    for figure in constants.LOOKUP_SECONDS:
         if keys <= float(figure.name.rpartition("_")[2]):
             return figure.value
-    return constants.LOOK_UP_SECONDS[-1].value
+    return constants.LOOKUP_SECONDS[-1].value
 
 
 def count_ranges(epoch_keys: float, *, buckets: int, cores: int) -> float:
@@ -104,15 +104,15 @@ def count_ranges(epoch_keys: float, *, buckets: int, cores: int) -> float:
     return max(1.0, min(epoch_keys / KEYS_A_TASK, buckets, _power_below(cores)))
 
 
-def need_buckets(wish: Wish, keys: float, *, cores: int) -> float:
+def need_buckets(inputs: CapacityInputs, keys: float, *, cores: int) -> float:
     """One a task that decides, and so many that those of a bucket and an age fit a worker when the index is rebuilt."""
-    deciders = min(cores, wish.epoch.max_rows / KEYS_A_TASK)
+    deciders = min(cores, inputs.epoch.max_rows / KEYS_A_TASK)
     return min(max(_LEAST_BUCKETS, deciders, keys / _AGES / MAX_KEYS), _MOST_BUCKETS)
 
 
-def recommend_buckets(wish: Wish, keys: float, *, cores: int) -> int:
+def recommend_buckets(inputs: CapacityInputs, keys: float, *, cores: int) -> int:
     """The next power of two."""
-    return 1 << math.ceil(math.log2(need_buckets(wish, keys, cores=cores)))
+    return 1 << math.ceil(math.log2(need_buckets(inputs, keys, cores=cores)))
 
 
 def _power_below(count: int) -> int:

@@ -26,7 +26,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class CapacityInputs:
     events_a_day: float
     """Records in Kafka, duplicates included."""
     event_bytes: float
@@ -63,44 +63,44 @@ class Wish:
         return self.events_a_second * (1 - self.duplicate_share)
 
 
-def refuse_senseless(wish: Wish) -> None:
+def refuse_senseless(inputs: CapacityInputs) -> None:
     """Raises ConfigurationError for numbers that mean nothing, all of them at once."""
     found = [
         f"{name} must be {rule}, not {value:g}"
-        for name, value, rule, holds in _rules(wish)
+        for name, value, rule, holds in _rules(inputs)
         if not (math.isfinite(value) and holds)
     ]
     if found:
         raise ConfigurationError("No plan can be made: " + "; ".join(found) + ".")
 
 
-def _rules(wish: Wish) -> list[tuple[str, float, str, bool]]:
-    machine = wish.machine
+def _rules(inputs: CapacityInputs) -> list[tuple[str, float, str, bool]]:
+    machine = inputs.machine
     buckets, partitions, machines = (
-        1 if given is None else given for given in (wish.buckets, wish.partitions, wish.machines)
+        1 if given is None else given for given in (inputs.buckets, inputs.partitions, inputs.machines)
     )
     return [
         (
             "the events a day",
-            wish.events_a_day,
+            inputs.events_a_day,
             f"above 0 and at most {_MOST_EVENTS_A_DAY:g}",
-            0 < wish.events_a_day <= _MOST_EVENTS_A_DAY,
+            0 < inputs.events_a_day <= _MOST_EVENTS_A_DAY,
         ),
         (
             "the size of an event",
-            wish.event_bytes,
+            inputs.event_bytes,
             "above 0 bytes and at most 1GB",
-            0 < wish.event_bytes <= _MOST_EVENT_BYTES,
+            0 < inputs.event_bytes <= _MOST_EVENT_BYTES,
         ),
-        ("the window", wish.window_seconds, "above 0 seconds", wish.window_seconds > 0),
+        ("the window", inputs.window_seconds, "above 0 seconds", inputs.window_seconds > 0),
         (
             "the share of duplicates",
-            wish.duplicate_share,
+            inputs.duplicate_share,
             "from 0 to below 1, such as 0.1",
-            0 <= wish.duplicate_share < 1,
+            0 <= inputs.duplicate_share < 1,
         ),
-        ("the peak", wish.peak, "1 or more times the average", wish.peak >= 1),
-        ("the number of tables", wish.tables, "1 or more", wish.tables >= 1),
+        ("the peak", inputs.peak, "1 or more times the average", inputs.peak >= 1),
+        ("the number of tables", inputs.tables, "1 or more", inputs.tables >= 1),
         ("the number of partitions", partitions, "1 or more", partitions >= 1),
         (
             "the number of buckets",
@@ -110,11 +110,11 @@ def _rules(wish: Wish) -> list[tuple[str, float, str, bool]]:
         ),
         (
             "the stored share",
-            wish.stored_share or 0.0,
+            inputs.stored_share or 0.0,
             "above 0",
-            wish.stored_share is None or wish.stored_share > 0,
+            inputs.stored_share is None or inputs.stored_share > 0,
         ),
-        ("the outage", wish.outage_seconds, "0 seconds or more", wish.outage_seconds >= 0),
+        ("the outage", inputs.outage_seconds, "0 seconds or more", inputs.outage_seconds >= 0),
         ("the number of cores", machine.cores, "1 or more", machine.cores >= 1),
         ("the memory of a machine", machine.memory_bytes, "above 0 bytes", machine.memory_bytes > 0),
         ("the disk of a machine", machine.disk_bytes, "above 0 bytes", machine.disk_bytes > 0),
@@ -125,7 +125,7 @@ def _rules(wish: Wish) -> list[tuple[str, float, str, bool]]:
             machine.disk_reads_a_second >= 1,
         ),
         ("the number of machines", machines, "1 or more", machines >= 1),
-        ("the number of replicas", wish.replicas, "1 or more", wish.replicas >= 1),
-        ("a price", wish.price_a_gigabyte or 0.0, "0 or more", (wish.price_a_gigabyte or 0.0) >= 0),
-        ("a price", wish.price_a_machine or 0.0, "0 or more", (wish.price_a_machine or 0.0) >= 0),
+        ("the number of replicas", inputs.replicas, "1 or more", inputs.replicas >= 1),
+        ("a price", inputs.price_a_gigabyte or 0.0, "0 or more", (inputs.price_a_gigabyte or 0.0) >= 0),
+        ("a price", inputs.price_a_machine or 0.0, "0 or more", (inputs.price_a_machine or 0.0) >= 0),
     ]

@@ -79,7 +79,7 @@ def describe(plan: Plan) -> PlanFigures:
         machines=plan.machines,
         buckets=plan.buckets,
         partitions=plan.partitions,
-        events_a_second=plan.wish.events_a_second,
+        events_a_second=plan.inputs.events_a_second,
         peak_events_a_second=plan.peak_a_second,
         most_events_a_second=plan.speed.events_a_second,
         bound_by=plan.speed.bound_by,
@@ -94,11 +94,11 @@ def describe(plan: Plan) -> PlanFigures:
         key_index=IndexFigures(
             keys=round(index.keys),
             segments=round(index.segments),
-            look_ups_a_key=index.look_ups_a_key,
+            look_ups_a_key=index.lookups_a_key,
             bytes=round(index.size_bytes),
             page_cache_bytes=round(index.hot_bytes),
             page_reads_a_second=plan.page_reads_a_second,
-            first_look_seconds=plan.first_look_seconds,
+            first_look_seconds=plan.index_read_seconds,
         ),
         disk=DiskFigures(
             raw_bytes=round(disk.raw_bytes),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from oncehouse.capacity import constants
 from oncehouse.capacity.index_layout import IndexLayout, lay_out_index, recommend_buckets
-from oncehouse.capacity.inputs import Wish
+from oncehouse.capacity.inputs import CapacityInputs
 from oncehouse.capacity.ledger_sizes import Disk, Epochs, Inserts, plan_epochs, plan_inserts, size_ledger
 from oncehouse.capacity.throughput import Speed, plan_speed
 from oncehouse.pipeline.dedup.index_compaction import MAX_KEYS
@@ -34,7 +34,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    wish: Wish
+    inputs: CapacityInputs
     machines: int
     buckets: int
     partitions: int
@@ -42,7 +42,7 @@ class Plan:
     index: IndexLayout
     page_reads_a_second: float
     """At the busiest time, by look-ups in what of the key index does not fit a machine's page cache."""
-    first_look_seconds: float
+    index_read_seconds: float
     """Processor time of a new worker until it has checked every byte of the key index once."""
     epochs: Epochs
     inserts: Inserts
@@ -54,12 +54,12 @@ class Plan:
 
     @property
     def peak_a_second(self) -> float:
-        return self.wish.events_a_second * self.wish.peak
+        return self.inputs.events_a_second * self.inputs.peak
 
     @property
     def in_one_folder(self) -> bool:
         """Whether one machine holds the whole ledger; else its files belong into object storage."""
-        return self.machines == 1 and self.disk.total_bytes <= self.wish.machine.disk_bytes
+        return self.machines == 1 and self.disk.total_bytes <= self.inputs.machine.disk_bytes
 
     @property
     def machine_disk_bytes(self) -> float:
@@ -67,47 +67,49 @@ class Plan:
         return self.disk.total_bytes if self.in_one_folder else self.index.size_bytes
 
 
-def plan_for(wish: Wish, machines: int) -> Plan:
+def plan_for(inputs: CapacityInputs, machines: int) -> Plan:
     """The plan for so many machines, enough or not."""
-    cores = wish.machine.cores * machines
-    partitions = wish.partitions or cores
-    epochs = plan_epochs(wish, partitions=partitions)
-    index = lay_out_index(wish, cores=cores, epoch_rows=epochs.rows)
-    inserts = plan_inserts(wish, epochs)
-    disk = size_ledger(wish, index, epochs, inserts, partitions=partitions)
-    memory = _plan_memory(wish, index, disk, machines=machines)
-    speed = plan_speed(wish, index, cores=cores, partitions=partitions)
+    cores = inputs.machine.cores * machines
+    partitions = inputs.partitions or cores
+    epochs = plan_epochs(inputs, partitions=partitions)
+    index = lay_out_index(inputs, cores=cores, epoch_rows=epochs.rows)
+    inserts = plan_inserts(inputs, epochs)
+    disk = size_ledger(inputs, index, epochs, inserts, partitions=partitions)
+    memory = _plan_memory(inputs, index, disk, machines=machines)
+    speed = plan_speed(inputs, index, cores=cores, partitions=partitions)
     return Plan(
-        wish=wish,
+        inputs=inputs,
         machines=machines,
-        buckets=wish.buckets or recommend_buckets(wish, index.keys, cores=cores),
+        buckets=inputs.buckets or recommend_buckets(inputs, index.keys, cores=cores),
         partitions=partitions,
         index=index,
-        page_reads_a_second=_count_page_reads(wish, index, epochs, memory),
-        first_look_seconds=index.size_bytes * constants.CHECK_SECONDS_A_BYTE.value,
+        page_reads_a_second=_count_page_reads(inputs, index, epochs, memory),
+        index_read_seconds=index.size_bytes * constants.CHECK_SECONDS_A_BYTE.value,
         epochs=epochs,
         inserts=inserts,
         disk=disk,
         memory=memory,
         speed=speed,
-        catch_up_seconds=speed.catch_up_seconds(wish),
-        cost_a_month=_cost(wish, disk, machines),
+        catch_up_seconds=speed.catch_up_seconds(inputs),
+        cost_a_month=_cost(inputs, disk, machines),
     )
 
 
-def _plan_memory(wish: Wish, index: IndexLayout, disk: Disk, *, machines: int) -> Memory:
-    rows = min(wish.epoch.part_rows, wish.epoch.max_rows, max(wish.epoch.part_bytes / wish.event_bytes, 1.0))
+def _plan_memory(inputs: CapacityInputs, index: IndexLayout, disk: Disk, *, machines: int) -> Memory:
+    rows = min(
+        inputs.epoch.part_rows, inputs.epoch.max_rows, max(inputs.epoch.part_bytes / inputs.event_bytes, 1.0)
+    )
     an_event = (
         constants.READ_MEMORY_BYTES_AN_EVENT.value
-        + constants.READ_MEMORY_BYTES_A_BYTE.value * wish.event_bytes
+        + constants.READ_MEMORY_BYTES_A_BYTE.value * inputs.event_bytes
     )
-    block_bytes = min(BLOCK_BYTES, BLOCK_ROWS * wish.event_bytes)
+    block_bytes = min(BLOCK_BYTES, BLOCK_ROWS * inputs.event_bytes)
     worker = (
         constants.WORKER_BYTES.value
         + rows * an_event
         + block_bytes * constants.READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK.value
     )
-    batch_bytes = min(wish.batch.max_bytes, wish.batch.max_rows * wish.event_bytes)
+    batch_bytes = min(inputs.batch.max_bytes, inputs.batch.max_rows * inputs.event_bytes)
     loading = constants.WORKER_BYTES.value + batch_bytes * constants.LOAD_MEMORY_BYTES_A_BYTE.value
     merging = (
         constants.WORKER_BYTES.value + min(MAX_KEYS, index.keys) * constants.MERGE_MEMORY_BYTES_A_KEY.value
@@ -116,9 +118,9 @@ def _plan_memory(wish: Wish, index: IndexLayout, disk: Disk, *, machines: int) -
     driver = constants.DRIVER_BYTES.value + disk.files * constants.DRIVER_BYTES_A_FILE.value + java
     # With several machines the driver's has an executor too, which is a Java process of its own.
     executor = java if machines > 1 else 0.0
-    beside = wish.machine.cores - 1
-    loads = min(wish.tables, beside)
-    workers = loads * max(worker, loading) + (beside - loads) * worker + max(worker, merging)
+    other_cores = inputs.machine.cores - 1
+    loads = min(inputs.tables, other_cores)
+    workers = loads * max(worker, loading) + (other_cores - loads) * worker + max(worker, merging)
     return Memory(
         worker_bytes=worker,
         loading_worker_bytes=loading,
@@ -128,19 +130,19 @@ def _plan_memory(wish: Wish, index: IndexLayout, disk: Disk, *, machines: int) -
     )
 
 
-def _count_page_reads(wish: Wish, index: IndexLayout, epochs: Epochs, memory: Memory) -> float:
+def _count_page_reads(inputs: CapacityInputs, index: IndexLayout, epochs: Epochs, memory: Memory) -> float:
     """A look-up touches a page of each segment that it searches; an epoch touches no page twice."""
     touched = min(
-        wish.events_a_second * wish.peak * index.look_ups_a_key,
-        epochs.a_second * wish.peak * index.hot_bytes / constants.PAGE_BYTES,
+        inputs.events_a_second * inputs.peak * index.lookups_a_key,
+        epochs.a_second * inputs.peak * index.hot_bytes / constants.PAGE_BYTES,
     )
-    free = max(wish.machine.memory_bytes - memory.machine_bytes, 0.0)
+    free = max(inputs.machine.memory_bytes - memory.machine_bytes, 0.0)
     missing = max(0.0, 1 - free / index.hot_bytes)
     return touched * missing
 
 
-def _cost(wish: Wish, disk: Disk, machines: int) -> float | None:
-    if wish.price_a_gigabyte is None and wish.price_a_machine is None:
+def _cost(inputs: CapacityInputs, disk: Disk, machines: int) -> float | None:
+    if inputs.price_a_gigabyte is None and inputs.price_a_machine is None:
         return None
-    kept = disk.total_bytes * wish.replicas / constants.GB
-    return kept * (wish.price_a_gigabyte or 0.0) + machines * (wish.price_a_machine or 0.0)
+    kept = disk.total_bytes * inputs.replicas / constants.GB
+    return kept * (inputs.price_a_gigabyte or 0.0) + machines * (inputs.price_a_machine or 0.0)

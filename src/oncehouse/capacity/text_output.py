@@ -10,46 +10,46 @@ from oncehouse.config.field_types import format_duration
 Facts = dict[str, str]
 
 
-def spell_plan(plan: Plan) -> dict[str, Facts]:
+def format_plan(plan: Plan) -> dict[str, Facts]:
     """Facts by title."""
     return {
-        "load": _spell_load(plan),
-        "machines": _spell_machines(plan),
-        "memory of a machine": _spell_memory(plan),
-        "key index": _spell_index(plan),
-        "disk of the ledger": _spell_disk(plan),
-        "inserts": _spell_inserts(plan),
-        **({} if plan.cost_a_month is None else {"cost": _spell_cost(plan)}),
+        "load": _format_load(plan),
+        "machines": _format_machines(plan),
+        "memory of a machine": _format_memory(plan),
+        "key index": _format_index(plan),
+        "disk of the ledger": _format_disk(plan),
+        "inserts": _format_inserts(plan),
+        **({} if plan.cost_a_month is None else {"cost": _format_cost(plan)}),
     }
 
 
-def _spell_load(plan: Plan) -> Facts:
-    wish = plan.wish
+def _format_load(plan: Plan) -> Facts:
+    inputs = plan.inputs
     return {
-        "events": f"{wish.events_a_day:,.0f} a day of {_size(wish.event_bytes)} each",
-        "usually": _rate(wish.events_a_second),
+        "events": f"{inputs.events_a_day:,.0f} a day of {_size(inputs.event_bytes)} each",
+        "usually": _rate(inputs.events_a_second),
         "at the busiest time": _rate(plan.peak_a_second),
-        "new": f"{_rate(wish.new_a_second)}, remembered for {format_duration(wish.window_seconds)}",
+        "new": f"{_rate(inputs.new_a_second)}, remembered for {format_duration(inputs.window_seconds)}",
         "epochs": f"{_rate(plan.epochs.a_second)}, {_some(plan.epochs.rows, 'record')} each",
     }
 
 
-def _spell_machines(plan: Plan) -> Facts:
-    machine = plan.wish.machine
-    outage = format_duration(plan.wish.outage_seconds)
+def _format_machines(plan: Plan) -> Facts:
+    machine = plan.inputs.machine
+    outage = format_duration(plan.inputs.outage_seconds)
     return {
         "machines": f"{plan.machines:,} of {machine.cores} cores, {_size(machine.memory_bytes)} of memory and "
         f"{_size(machine.disk_bytes)} of disk",
         "most events": f"{plan.speed.events_a_second:,.0f}/s, bound by {plan.speed.bound_by}",
         "processor time": f"{plan.speed.processor_seconds_an_event * 1e6:,.1f} µs of a core an event",
         "Kafka partitions": f"{plan.partitions:,}"
-        if plan.wish.partitions
+        if plan.inputs.partitions
         else f"{plan.partitions:,} or more",
         "catching up": f"with an outage of {outage} in {_time(plan.catch_up_seconds)}",
     }
 
 
-def _spell_memory(plan: Plan) -> Facts:
+def _format_memory(plan: Plan) -> Facts:
     memory = plan.memory
     return {
         "driver": f"{_size(memory.driver_bytes)}, Spark's Java included",
@@ -61,17 +61,17 @@ def _spell_memory(plan: Plan) -> Facts:
     }
 
 
-def _spell_index(plan: Plan) -> Facts:
+def _format_index(plan: Plan) -> Facts:
     index = plan.index
     return {
         "keys": f"{index.keys:,.0f}",
         "buckets": f"{plan.buckets:,}",
-        "segments": f"up to {index.segments:,.0f}; a key is looked for in up to {index.look_ups_a_key:,.0f}",
+        "segments": f"up to {index.segments:,.0f}; a key is looked for in up to {index.lookups_a_key:,.0f}",
         "size": _size(index.size_bytes),
     }
 
 
-def _spell_disk(plan: Plan) -> Facts:
+def _format_disk(plan: Plan) -> Facts:
     disk = plan.disk
     packed = " (in packs)" if plan.epochs.packed else ""
     place = "in a folder of the machine" if plan.in_one_folder else "in object storage"
@@ -86,8 +86,8 @@ def _spell_disk(plan: Plan) -> Facts:
     }
 
 
-def _spell_inserts(plan: Plan) -> Facts:
-    tables = plan.wish.tables
+def _format_inserts(plan: Plan) -> Facts:
+    tables = plan.inputs.tables
     return {
         "inserts": f"{_rate(plan.inserts.a_second)} into each of {tables} tables"
         if tables > 1
@@ -96,8 +96,8 @@ def _spell_inserts(plan: Plan) -> Facts:
     }
 
 
-def _spell_cost(plan: Plan) -> Facts:
-    kept = plan.disk.total_bytes * plan.wish.replicas / GB
+def _format_cost(plan: Plan) -> Facts:
+    kept = plan.disk.total_bytes * plan.inputs.replicas / GB
     return {
         "a month": f"{plan.cost_a_month or 0:,.2f} for {kept:,.0f} GB stored and {_some(plan.machines, 'machine')}"
     }

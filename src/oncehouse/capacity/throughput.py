@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from oncehouse.capacity import constants
 from oncehouse.capacity.index_layout import IndexLayout, count_ranges
-from oncehouse.capacity.inputs import Wish
+from oncehouse.capacity.inputs import CapacityInputs
 
 # What is left of the cores for the work: the rest is for bursts, loads that come at once, and the machine itself.
 _USABLE = 0.7
@@ -24,21 +24,21 @@ class Speed:
     bound_by: str
     """`cores`, or `epochs` where more cores would hardly help."""
 
-    def catch_up_seconds(self, wish: Wish) -> float:
+    def catch_up_seconds(self, inputs: CapacityInputs) -> float:
         """Until nothing is left of an outage, while the usual traffic goes on."""
-        spare = self.events_a_second - wish.events_a_second
-        return wish.events_a_second * wish.outage_seconds / spare if spare > 0 else float("inf")
+        spare = self.events_a_second - inputs.events_a_second
+        return inputs.events_a_second * inputs.outage_seconds / spare if spare > 0 else float("inf")
 
 
-def plan_speed(wish: Wish, index: IndexLayout, *, cores: int, partitions: int) -> Speed:
-    read_seconds = _read_seconds(wish)
+def plan_speed(inputs: CapacityInputs, index: IndexLayout, *, cores: int, partitions: int) -> Speed:
+    read_seconds = _read_seconds(inputs)
     merge_seconds = (
-        (1 - wish.duplicate_share) * (index.writes_a_key - 1) * constants.MERGE_SECONDS_A_KEY.value
+        (1 - inputs.duplicate_share) * (index.writes_a_key - 1) * constants.MERGE_SECONDS_A_KEY.value
     )
-    open_seconds = index.segments * constants.OPEN_SECONDS_A_SEGMENT.value / wish.epoch.max_rows
-    an_event = read_seconds + index.look_up_seconds + merge_seconds + open_seconds
+    open_seconds = index.segments * constants.OPEN_SECONDS_A_SEGMENT.value / inputs.epoch.max_rows
+    an_event = read_seconds + index.lookup_seconds + merge_seconds + open_seconds
     by_cores = _USABLE * cores / an_event
-    by_epochs = wish.epoch.max_rows / _epoch_seconds(wish, index, read_seconds, cores, partitions)
+    by_epochs = inputs.epoch.max_rows / _epoch_seconds(inputs, index, read_seconds, cores, partitions)
     return Speed(
         events_a_second=min(by_cores, by_epochs),
         processor_seconds_an_event=an_event,
@@ -46,20 +46,22 @@ def plan_speed(wish: Wish, index: IndexLayout, *, cores: int, partitions: int) -
     )
 
 
-def _read_seconds(wish: Wish) -> float:
-    """Of the road without look-ups and merges; each further table is taken to cost as much as the first."""
+def _read_seconds(inputs: CapacityInputs) -> float:
+    """Of the pipeline without look-ups and merges; each further table is taken to cost as much as the first."""
 
     def task_seconds(event_bytes: float) -> float:
         return constants.READ_SECONDS_AN_EVENT.value + constants.READ_SECONDS_A_BYTE.value * event_bytes
 
-    longer = task_seconds(wish.event_bytes) / task_seconds(constants.EVENT_BYTES.value)
-    return constants.ROAD_SECONDS_AN_EVENT.value * longer * wish.tables
+    longer = task_seconds(inputs.event_bytes) / task_seconds(constants.EVENT_BYTES.value)
+    return constants.PIPELINE_SECONDS_AN_EVENT.value * longer * inputs.tables
 
 
-def _epoch_seconds(wish: Wish, index: IndexLayout, read_seconds: float, cores: int, partitions: int) -> float:
+def _epoch_seconds(
+    inputs: CapacityInputs, index: IndexLayout, read_seconds: float, cores: int, partitions: int
+) -> float:
     """Of the largest epoch."""
-    rows = wish.epoch.max_rows
+    rows = inputs.epoch.max_rows
     readers = _USABLE * min(cores, partitions)
-    deciders = _USABLE * count_ranges(rows, buckets=wish.buckets or cores, cores=cores)
-    decide_seconds = rows * index.look_up_seconds + index.segments * constants.OPEN_SECONDS_A_SEGMENT.value
+    deciders = _USABLE * count_ranges(rows, buckets=inputs.buckets or cores, cores=cores)
+    decide_seconds = rows * index.lookup_seconds + index.segments * constants.OPEN_SECONDS_A_SEGMENT.value
     return constants.EPOCH_SECONDS + rows * read_seconds / readers + decide_seconds / deciders

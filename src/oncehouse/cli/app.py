@@ -92,8 +92,8 @@ class Versions(Answer, of=("version",)):
     python: str
 
 
-def tell_version(*, asked: bool) -> None:
-    if asked:
+def print_version(*, wanted: bool) -> None:
+    if wanted:
         say(f"oncehouse {__version__} (Python {platform.python_version()})")
         raise typer.Exit
 
@@ -111,7 +111,7 @@ def accept_options(
             "--version",
             help="Same as the command `version`.",
             is_eager=True,
-            callback=lambda asked: tell_version(asked=asked),
+            callback=lambda wanted: print_version(wanted=wanted),
         ),
     ] = False,
 ) -> None:
@@ -125,7 +125,7 @@ def version(*, as_json: AsJson = False) -> None:
     if as_json:
         show_json(Versions(oncehouse=__version__, python=platform.python_version()))
     else:
-        tell_version(asked=True)
+        print_version(wanted=True)
 
 
 sync.app.command()(pipeline)
@@ -171,7 +171,7 @@ app.add_typer(sync.app, name="sync", rich_help_panel=ETL)
 
 def main() -> None:
     """Entry point of the console script."""
-    threading.excepthook = _tell_thread_defect
+    threading.excepthook = _report_thread_defect
     sys.exit(run_command(sys.argv[1:]))
 
 
@@ -187,34 +187,34 @@ def run_command(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
     except ImportError as error:
-        return _tell_missing_package(error, arguments)
+        return _report_missing_package(error, arguments)
     except Exception as error:  # noqa: BLE001 - the edge of the process: whatever it is must end in an exit code
-        return _tell_defect(error, debug="--debug" in arguments)
+        return _report_defect(error, debug="--debug" in arguments)
     finally:
         structured_logging.stop()
     return 0
 
 
-def _tell_thread_defect(failure: threading.ExceptHookArgs) -> None:
+def _report_thread_defect(failure: threading.ExceptHookArgs) -> None:
     """As Python tells it, but for secrets."""
     if structured_logging.is_started() and failure.exc_value is not None:
         _log.error("a thread ended by an unexpected failure", exc_info=failure.exc_value)
         return
-    told = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
+    trace = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
     name = failure.thread.name if failure.thread is not None else "unknown"
-    sys.stderr.write(redact(f"Exception in thread {name}:\n{''.join(told)}"))
+    sys.stderr.write(redact(f"Exception in thread {name}:\n{''.join(trace)}"))
 
 
-def _tell_missing_package(error: ImportError, arguments: list[str]) -> int:
+def _report_missing_package(error: ImportError, arguments: list[str]) -> int:
     command = next((word for word in arguments if not word.startswith("-")), "")
     advice = explain_missing(error, _EXTRA_OF_COMMAND.get(command, "pipeline"), f"oncehouse {command}")
     if advice is None:
-        return _tell_defect(error, debug="--debug" in arguments)
+        return _report_defect(error, debug="--debug" in arguments)
     show_error(advice)
     return MissingExtraError.exit_code
 
 
-def _tell_defect(error: Exception, *, debug: bool) -> int:
+def _report_defect(error: Exception, *, debug: bool) -> int:
     if isinstance(error, PermissionError) and error.filename is not None:
         show_error(describe_denied(error.filename, error))
         return ConfigurationError.exit_code

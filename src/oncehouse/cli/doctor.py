@@ -38,14 +38,14 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check this machine: versions, Java, memory, disk, limits, ports; exit 2 if something is missing."""
-    from oncehouse.cli.machine_checks import look_at_machine, look_at_pipeline, worst
+    from oncehouse.cli.machine_checks import check_machine, check_servers_and_disks, worst
     from oncehouse.clickhouse.preflight.finding import Level
     from oncehouse.config.file_loader import load_pipeline
 
     named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-    found = list(look_at_machine())
+    found = list(check_machine())
     if named is not None:
-        found += look_at_pipeline(load_pipeline(named))
+        found += check_servers_and_disks(load_pipeline(named))
     ok = worst(found) is not Level.ERROR
     if as_json:
         show_json(Diagnosis(ok=ok, findings=found))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Answer, of=("init",)):
+class WrittenFiles(Answer, of=("init",)):
     file: Path
     schema: Path
 
@@ -31,7 +31,7 @@ def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     if not schema.exists() or schema.read_text(encoding="utf-8") != json_schema_text():
         schema.write_text(json_schema_text(), encoding="utf-8")
     if as_json:
-        show_json(Written(file=file, schema=schema))
+        show_json(WrittenFiles(file=file, schema=schema))
         return
     say(f"wrote {file} and {schema}\nnext: edit it, then `oncehouse check {file}`")
 

@@ -34,7 +34,7 @@ PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "clickhouse-connect", "pola
 
 _GB = 1 << 30
 _LEAST_MEMORY, _GOOD_MEMORY = 2 * _GB, 4 * _GB
-_LEAST_ROOM, _GOOD_ROOM = _GB // 4, 5 * _GB
+_LEAST_FREE_SPACE, _GOOD_FREE_SPACE = _GB // 4, 5 * _GB
 _GOOD_OPEN_FILES = 4_096
 _ANSWER_SECONDS = 3.0
 _OF_EXTRA = re.compile(r"""(?P<name>[\w.-]+).*\bextra == ['"](?P<extra>[\w-]+)['"]""")
@@ -42,27 +42,29 @@ _OF_EXTRA = re.compile(r"""(?P<name>[\w.-]+).*\bextra == ['"](?P<extra>[\w-]+)['
 Address = tuple[str, int]
 
 
-def look_at_machine() -> Iterator[Finding]:
+def check_machine() -> Iterator[Finding]:
     yield _ok("python", f"Python {platform.python_version()} at {sys.executable}, oncehouse {__version__}")
-    yield from look_at_packages()
-    yield look_at_java()
-    yield judge_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), os.cpu_count() or 1)
-    yield judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield judge_encoding(sys.getfilesystemencoding())
-    yield look_at_host_name(socket.gethostname())
-    yield judge_room("temporary files", tempfile.gettempdir(), shutil.disk_usage(tempfile.gettempdir()).free)
+    yield from check_packages()
+    yield check_java()
+    yield check_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), os.cpu_count() or 1)
+    yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield check_encoding(sys.getfilesystemencoding())
+    yield check_host_name(socket.gethostname())
+    yield check_free_space(
+        "temporary files", tempfile.gettempdir(), shutil.disk_usage(tempfile.gettempdir()).free
+    )
 
 
-def look_at_pipeline(pipeline: Pipeline) -> Iterator[Finding]:
+def check_servers_and_disks(pipeline: Pipeline) -> Iterator[Finding]:
     """Disks and ports that a pipeline file names."""
     if "://" not in pipeline.ledger.files:
-        yield look_at_room("the ledger's files", Path(pipeline.ledger.files))
+        yield check_folder("the ledger's files", Path(pipeline.ledger.files))
     named = list(list_addresses(pipeline))
     with ThreadPoolExecutor(max_workers=max(1, len(named))) as threads:
-        yield from threads.map(lambda one: look_at_port(*one), named)
+        yield from threads.map(lambda one: check_port(*one), named)
 
 
-def look_at_packages() -> Iterator[Finding]:
+def check_packages() -> Iterator[Finding]:
     found = {name: _version_of(name) for name in PACKAGES}
     missing = [name for name, version in found.items() if version is None]
     if missing:
@@ -78,14 +80,14 @@ def look_at_packages() -> Iterator[Finding]:
 
 def list_extras(requirements: Iterable[str]) -> list[str]:
     """Those whose packages are all here, of requirements such as `redis>=8.1; extra == "redis"`."""
-    asked: dict[str, list[str]] = {}
+    packages: dict[str, list[str]] = {}
     for requirement in requirements:
         if found := _OF_EXTRA.match(requirement):
-            asked.setdefault(found["extra"], []).append(found["name"])
-    return [extra for extra, names in asked.items() if all(map(_version_of, names))]
+            packages.setdefault(found["extra"], []).append(found["name"])
+    return [extra for extra, names in packages.items() if all(map(_version_of, names))]
 
 
-def look_at_java() -> Finding:
+def check_java() -> Finding:
     from oncehouse.devstack.java import find_java
 
     try:
@@ -95,20 +97,20 @@ def look_at_java() -> Finding:
         return Finding(level=Level.ERROR, where="java", what=what, advice=advice)
 
 
-def judge_memory(total: int, cores: int) -> Finding:
-    told = f"{format_bytes(total)} of memory, {cores} cores"
+def check_memory(total: int, cores: int) -> Finding:
+    text = f"{format_bytes(total)} of memory, {cores} cores"
     if total >= _GOOD_MEMORY:
-        return _ok("memory", told)
+        return _ok("memory", text)
     return Finding(
         level=Level.WARNING if total >= _LEAST_MEMORY else Level.ERROR,
         where="memory",
-        what=told,
+        what=text,
         advice=f"Spark's driver and its Python workers want {format_bytes(_GOOD_MEMORY)}; with less, lower "
         "`spark.settings` and `epoch`.",
     )
 
 
-def judge_open_files(limit: int) -> Finding:
+def check_open_files(limit: int) -> Finding:
     if limit in {resource.RLIM_INFINITY, -1} or limit >= _GOOD_OPEN_FILES:
         return _ok("open files", "no limit" if limit < 0 else f"up to {limit:,}")
     return Finding(
@@ -119,7 +121,7 @@ def judge_open_files(limit: int) -> Finding:
     )
 
 
-def judge_encoding(encoding: str) -> Finding:
+def check_encoding(encoding: str) -> Finding:
     if encoding.replace("-", "").lower() == "utf8":
         return _ok("encoding", "UTF-8")
     return Finding(
@@ -130,7 +132,7 @@ def judge_encoding(encoding: str) -> Finding:
     )
 
 
-def look_at_host_name(name: str) -> Finding:
+def check_host_name(name: str) -> Finding:
     """Spark asks for it when its driver starts on a cluster."""
     try:
         socket.getaddrinfo(name, None)
@@ -145,20 +147,20 @@ def look_at_host_name(name: str) -> Finding:
     return _ok("host name", f"{name} has an address")
 
 
-def look_at_room(whose: str, folder: Path) -> Finding:
+def check_folder(whose: str, folder: Path) -> Finding:
     """Of a folder that may not be there yet: of the first above it that is."""
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    return judge_room(whose, str(folder), shutil.disk_usage(there).free)
+    return check_free_space(whose, str(folder), shutil.disk_usage(there).free)
 
 
-def judge_room(whose: str, path: str, free: int) -> Finding:
-    told = f"{format_bytes(free)} are free for {whose} in {path}"
-    if free >= _GOOD_ROOM:
-        return _ok("disk", told)
+def check_free_space(whose: str, path: str, free: int) -> Finding:
+    text = f"{format_bytes(free)} are free for {whose} in {path}"
+    if free >= _GOOD_FREE_SPACE:
+        return _ok("disk", text)
     return Finding(
-        level=Level.WARNING if free >= _LEAST_ROOM else Level.ERROR,
+        level=Level.WARNING if free >= _LEAST_FREE_SPACE else Level.ERROR,
         where="disk",
-        what=told,
+        what=text,
         advice="Free some of it, or point to a larger disk (TMPDIR, `ledger.files`).",
     )
 
@@ -175,7 +177,7 @@ def list_addresses(pipeline: Pipeline) -> Iterator[tuple[str, Address]]:
         yield "catalog", (catalog.hostname, catalog.port or 5432)
 
 
-def look_at_port(where: str, address: Address) -> Finding:
+def check_port(where: str, address: Address) -> Finding:
     host, port = address
     begun_at = time.monotonic()
     try:

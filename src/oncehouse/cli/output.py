@@ -82,7 +82,7 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, emp
             heading, justify="right" if numbers else "left", header_style="bold", overflow="fold"
         )
     for row in listed:
-        table.add_row(*(Text(spell(value)) for value in row))
+        table.add_row(*(Text(format_value(value)) for value in row))
     open_console().print(table)
 
 
@@ -92,11 +92,11 @@ def show_facts(facts: Mapping[str, object]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(Text(name), Text(spell(value)))
+        table.add_row(Text(name), Text(format_value(value)))
     open_console().print(table)
 
 
-def say_aside(text: str, level: int = logging.INFO, /, **fields: object) -> None:
+def print_note(text: str, level: int = logging.INFO, /, **fields: object) -> None:
     """Next to the answer: a log line where those are written, else on standard error; it never mixes with JSON."""
     if structured_logging.is_started():
         structured_logging.write(_log, level, text, **fields)
@@ -115,7 +115,7 @@ def show_error(message: str, *, hint: str | None = None) -> None:
         console.print(Text(hint, style="dim"))
 
 
-def spell(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as people read it."""
     match value:
         case None:
@@ -135,7 +135,7 @@ def decode_text(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode("utf-8", "backslashreplace")
 
 
-def spell_time(seconds: float | None) -> str:
+def format_time(seconds: float | None) -> str:
     """Seconds since 1970 as a moment in UTC."""
     if not seconds:
         return "-"
@@ -177,8 +177,8 @@ def plain(value: object) -> Any:  # noqa: C901, PLR0911 - one case a type
 
 
 def _plain_fields(record: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         value = plain(getattr(record, field.name))
-        told |= (value or {}) if is_inlined(field) else {output_name(field): value}
-    return told
+        fields |= (value or {}) if is_inlined(field) else {output_name(field): value}
+    return fields

@@ -57,9 +57,9 @@ def may_page() -> bool:
 
 def find_pager() -> list[str]:
     """The program and its arguments; none when no pager is wanted, or it is not installed."""
-    told = os.environ.get("PAGER")
+    program = os.environ.get("PAGER")
     try:
-        words = shlex.split("less" if told is None else told)
+        words = shlex.split("less" if program is None else program)
     except ValueError:  # quotes that do not end
         return []
     return words if words and words != ["cat"] and shutil.which(words[0]) else []

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from oncehouse.cli.output import open_console, plain, say, say_aside, show_json, visible
+from oncehouse.cli.output import open_console, plain, print_note, say, show_json, visible
 from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.pipeline.progress import Progress
@@ -38,18 +38,18 @@ class RunProgress(Answer, of=("run", "import")):
     progress: Inlined[Progress]
 
 
-def spell_lag(lag: int | None) -> str:
+def format_lag(lag: int | None) -> str:
     return "?" if lag is None else f"{lag:,}"
 
 
-def spell_rest(progress: Progress) -> tuple[str, str]:
+def format_remainder(progress: Progress) -> tuple[str, str]:
     """What is left: of an import how much is done, of a stream how far it lags behind."""
     if progress.done_share is not None:
         return "done", f"{progress.done_share:.0%}"
-    return "lag", spell_lag(progress.lag)
+    return "lag", format_lag(progress.lag)
 
 
-def spell_seldom(progress: Progress) -> str:
+def format_rare_counts(progress: Progress) -> str:
     """Counts that most pipelines never have; told where there are any, so that the counts add up to `read`."""
     skipped = f"skipped {progress.skipped:,}, " if progress.skipped else ""
     return f"{skipped}waiting for a schema {progress.waiting:,}, " if progress.waiting else skipped
@@ -59,9 +59,9 @@ def plain_line(progress: Progress) -> str:
     """One line that reads well in a log."""
     return (
         f"read {progress.read:,} ({progress.events_per_second:,.0f}/s), new {progress.new:,}, "
-        f"duplicate {progress.duplicate:,}, dead letters {progress.rejected:,}, {spell_seldom(progress)}"
+        f"duplicate {progress.duplicate:,}, dead letters {progress.rejected:,}, {format_rare_counts(progress)}"
         f"batches waiting {progress.batches_waiting:,}, in ClickHouse {progress.rows_in_clickhouse:,}, "
-        f"{' '.join(spell_rest(progress))}"
+        f"{' '.join(format_remainder(progress))}"
     )
 
 
@@ -71,8 +71,8 @@ def write_line(progress: Progress) -> None:
 
 def log_line(progress: Progress) -> None:
     """The numbers as fields; those that are not known are left out."""
-    told = {name: value for name, value in plain(progress).items() if value is not None}
-    say_aside("progress", **told)
+    values = {name: value for name, value in plain(progress).items() if value is not None}
+    print_note("progress", **values)
 
 
 def write_json(progress: Progress) -> None:
@@ -90,7 +90,7 @@ def render(progress: Progress, *, pipeline: str) -> Table:
     table.add_row("read", f"{progress.read:,}", "events/s", f"{progress.events_per_second:,.0f}")
     table.add_row("new", f"{progress.new:,}", "rows in ClickHouse", f"{progress.rows_in_clickhouse:,}")
     table.add_row("duplicate", f"{progress.duplicate:,}", "batches waiting", f"{progress.batches_waiting:,}")
-    table.add_row("dead letters", Text(f"{progress.rejected:,}", style=alarm), *spell_rest(progress))
+    table.add_row("dead letters", Text(f"{progress.rejected:,}", style=alarm), *format_remainder(progress))
     if progress.skipped:
         table.add_row("skipped", f"{progress.skipped:,}")
     if progress.waiting:
@@ -99,7 +99,7 @@ def render(progress: Progress, *, pipeline: str) -> Table:
 
 
 @dataclass(kw_only=True)
-class Pace:
+class LineInterval:
     """Which values are worth a line: what has changed, soon; what stands still, seldom."""
 
     last: Progress | None = None
@@ -124,7 +124,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         logging_ = structured_logging.is_started()
         self._write = write_json if as_json else log_line if logging_ else write_line
         self._clock = clock
-        self._pace = Pace()
+        self._line_interval = LineInterval()
         self._lock = threading.Lock()
         self._held: Progress | None = None
         self._live = None if as_json or logging_ or not sys.stdout.isatty() else self._open_live()
@@ -140,13 +140,13 @@ class ProgressView(AbstractContextManager["ProgressView"]):
             return
         with self._lock:
             self._held = progress
-            if self._pace.is_due(progress, self._clock()):
+            if self._line_interval.is_due(progress, self._clock()):
                 self._flush()
 
     def say(self, message: str) -> None:
         """A message next to the numbers; on standard error, so that it never mixes with JSON."""
         if structured_logging.is_started():
-            say_aside(message, logging.WARNING)
+            print_note(message, logging.WARNING)
             return
         console = self._live.console if self._live is not None else open_console(sys.stderr)
         console.print(Text(visible(message)))

@@ -23,7 +23,7 @@ _SPACE = re.compile(r"[^\S\x1c-\x1f\x85]")  # what Unicode and ClickHouse call a
 _MOST_DIGITS = 80
 _ESCAPES = {
     "n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "e": "\x1b",
-    **{letter: letter for letter in "\\'\"`/"},
+    **{character: character for character in "\\'\"`/=" + "".join(map(chr, range(32)))},
 }  # fmt: skip
 
 _PLAIN: dict[str, c.ColumnType] = {
@@ -59,10 +59,10 @@ _OTHER_WORDS = {  # what other databases and languages call them
 
 def parse_type(text: str) -> c.ColumnType:
     """The type that `text` names; refused with what is wrong, where, and the nearest right type."""
-    return _Reader(text).read_all()
+    return _TypeReader(text).read_all()
 
 
-class _Reader:
+class _TypeReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -249,7 +249,7 @@ class _Reader:
                 return c.Enum(bits=bits, members=tuple(sorted(members.items(), key=lambda member: member[1])))
             self._at += 1
 
-    # -- the letters ------------------------------------------------------------------------------------
+    # -- the characters ---------------------------------------------------------------------------------
 
     def _skip_space(self) -> None:
         while self._at < len(self._text) and _SPACE.match(self._text, self._at):
@@ -283,12 +283,12 @@ class _Reader:
     def _quoted(self, mark: str) -> str:
         """As ClickHouse reads it: a doubled mark stands for itself, and an unknown escape keeps its backslash."""
         self._at += 1
-        letters: list[str] = []
+        characters: list[str] = []
         while not self._ends_quoted(mark):
-            letters.append(self._letter(mark))
-        if not letters and mark == "`":
+            characters.append(self._character(mark))
+        if not characters and mark == "`":
             self._refuse("a name may not be empty")
-        return "".join(letters)
+        return "".join(characters)
 
     def _ends_quoted(self, mark: str) -> bool:
         if self._text[self._at : self._at + 1] != mark:
@@ -296,19 +296,19 @@ class _Reader:
         self._at += 1
         return self._text[self._at : self._at + 1] != mark
 
-    def _letter(self, mark: str) -> str:
-        letter = self._text[self._at : self._at + 1]
+    def _character(self, mark: str) -> str:
+        character = self._text[self._at : self._at + 1]
         self._at += 1
-        if letter == "\\":
-            letter = self._text[self._at : self._at + 1]
+        if character == "\\":
+            character = self._text[self._at : self._at + 1]
             self._at += 1
-            if letter in ("x", "N"):
-                self._refuse(f"write the letter that \\{letter} stands for")
-            if letter:
-                return _ESCAPES.get(letter, "\\" + letter)
-        if not letter:
+            if character in ("x", "N"):
+                self._refuse(f"write the character that \\{character} stands for")
+            if character:
+                return _ESCAPES.get(character, "\\" + character)
+        if not character:
             self._refuse(f"the quote {mark} is not closed")
-        return letter
+        return character
 
     def _refuse(self, advice: str) -> NoReturn:
         raise ConfigurationError(f"type {self._text!r}, at character {self._at + 1}: {advice}")

@@ -1,7 +1,7 @@
-"""Who may come in over HTTP: where a door listens, by which names it may be called, and with which token.
+"""Access over HTTP: the address to listen on, the host names that requests may use, and the token.
 
-Pure. This machine alone by default; any other address needs a token. The names by which a door may be called keep a
-page of a stranger, whose own name was made to point here, from reading it.
+Pure. This machine alone by default; any other address needs a token. The list of host names prevents DNS rebinding: a
+page of another site, whose name was made to point here, cannot read the answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def brings_token(authorization: str, token: str) -> bool:
 
 
 def make_http_auth(listen: str, *, token: str | None, names: Iterable[str] = ()) -> HttpAuth:
-    """`listen` is HOST:PORT. Raises ConfigurationError for a door that would stand open."""
+    """`listen` is HOST:PORT. Raises ConfigurationError for an address that would be open to other machines."""
     host, port = split_address(listen)
     own = is_loopback(host)
     if token is None and not own:

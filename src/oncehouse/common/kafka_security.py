@@ -21,8 +21,10 @@ _PKCS8 = "-----BEGIN PRIVATE KEY-----"
 
 def refuse_unused_security(options: Mapping[str, str | SecretStr]) -> None:
     """Whoever writes a certificate or a password means a secure connection; Kafka's default is a plain one."""
-    asked = options.get("security.protocol", "PLAINTEXT")
-    protocol = str(asked.get_secret_value() if isinstance(asked, SecretStr) else asked).upper()
+    protocol_option = options.get("security.protocol", "PLAINTEXT")
+    protocol = str(
+        protocol_option.get_secret_value() if isinstance(protocol_option, SecretStr) else protocol_option
+    ).upper()
     if protocol not in _PROTOCOLS:
         raise ValueError(f"security.protocol must be one of {', '.join(sorted(_PROTOCOLS))}")
     for name in options:

@@ -94,8 +94,8 @@ def _url_passwords(text: str) -> Iterable[str]:
         password = parts.password
     except ValueError:
         return
-    asked = [value for name, value in parse_qsl(parts.query) if is_secret_setting(name)]
-    for found in (password, *asked):
+    options = [value for name, value in parse_qsl(parts.query) if is_secret_setting(name)]
+    for found in (password, *options):
         if found:
             yield found
             yield unquote(found)

@@ -50,7 +50,7 @@ class LockWait:
         self._wait_seconds = wait_seconds
         self._report = report
         self._lock = threading.Lock()
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
 
     def acquire(self, try_for: Callable[[float], bool]) -> None:
         """`try_for` waits so many seconds for the lock; raises LockedError after `wait_seconds`."""
@@ -68,19 +68,19 @@ class LockWait:
 
     def _report_locked(self, began: float, holder: LockHolder | None) -> None:
         with self._lock:
-            if self._report is not None and self._told_at is None:
-                self._told_at = began
+            if self._report is not None and self._reported_at is None:
+                self._reported_at = began
                 self._report(
                     f"{_describe(self._path, holder)}: nothing can be written, and no process can take over, before it "
                     f"is free. {_advise(holder)} Waiting."
                 )
 
     def _report_free(self) -> None:
-        if self._told_at is None:
+        if self._reported_at is None:
             return
         with self._lock:
-            if self._report is not None and self._told_at is not None:
-                seconds, self._told_at = time.monotonic() - self._told_at, None
+            if self._report is not None and self._reported_at is not None:
+                seconds, self._reported_at = time.monotonic() - self._reported_at, None
                 self._report(f"The database {self._path} is not locked any more, after {seconds:.0f} s.")
 
 

@@ -28,7 +28,7 @@ _BY_NUMBER: Path = ("protobuf", "numbers")
 def find_contradictions(
     *,
     fields: Any,
-    shaped: Iterable[str] | None = (),
+    computed: Iterable[str] | None = (),
     format_: Any,
     identity: Any,
     rule: Identity | None,
@@ -41,7 +41,7 @@ def find_contradictions(
     found: list[Problem] = []
     if known is not None:
         found += [
-            Problem(path=("identity", "fields", at), text=_not_decoded(name, known, shaped or ()))
+            Problem(path=("identity", "fields", at), text=_not_decoded(name, known, computed or ()))
             for at, name in enumerate(items(identity))
             if isinstance(name, str) and name not in known and not _is_path(name, fields)
         ]
@@ -60,8 +60,8 @@ def find_contradictions(
         found += _check_rule(rule, format_ or "json")
     if new_fields in {"add", "stop"}:
         found += _check_new_fields(new_fields, format_ or "json", tables)
-    if known is not None and shaped is not None:
-        known += [name for name in shaped if name not in known]
+    if known is not None and computed is not None:
+        known += [name for name in computed if name not in known]
     else:
         known = None
     seen: dict[str, int] = {}
@@ -170,8 +170,8 @@ def _unknown_field(name: str, known: list[str]) -> str:
     return f"{name!r} is not declared in source.fields" + (f"; did you mean {hint!r}?" if hint else "")
 
 
-def _not_decoded(name: str, known: list[str], shaped: Iterable[str]) -> str:
-    if name in shaped:
+def _not_decoded(name: str, known: list[str], computed: Iterable[str]) -> str:
+    if name in computed:
         return f"{name!r} is computed; an event is known by its own fields alone, so name those it comes from"
     return _unknown_field(name, known)
 

@@ -171,8 +171,8 @@ def parse_section(
         try:
             made = section.model_validate(_place_paths(value, folder, paths))
         except ValidationError as error:
-            told = {problem.path for problem in problems}
-            problems += [problem for problem in explain(error, section=section) if problem.path not in told]
+            known = {problem.path for problem in problems}
+            problems += [problem for problem in explain(error, section=section) if problem.path not in known]
     if made is None or problems:
         raise ConfigurationError(
             format_with_lines([references.hide(problem) for problem in problems], name, document)
@@ -219,7 +219,7 @@ class _References:
 
     def _replace(self, text: str, path: KeyPath) -> Any:
         try:
-            resolved = _REFERENCE.sub(self._look_up, text)
+            resolved = _REFERENCE.sub(self._resolve_reference, text)
         except ValueError as error:
             self.problems.append(Problem(path=path, text=str(error)))
             # Takes the value's place, so that a missing secret is not also told as a wrong value.
@@ -230,7 +230,7 @@ class _References:
         # A client's setting has no type that hides it, so whatever came by reference is hidden.
         return SecretStr(resolved) if path[:3] == ("source", "kafka", "options") else resolved
 
-    def _look_up(self, reference: re.Match[str]) -> str:
+    def _resolve_reference(self, reference: re.Match[str]) -> str:
         kind, _, name = reference[1].partition(":")
         match kind:
             case "env" if name:
@@ -271,11 +271,11 @@ class _References:
         """Longest first, so that a secret inside another one does not leave the other's rest behind."""
         text = problem.text
         for secret in sorted(self.secrets, key=len, reverse=True):
-            spellings = {secret, repr(secret)[1:-1], ascii(secret)[1:-1]}
+            forms = {secret, repr(secret)[1:-1], ascii(secret)[1:-1]}
             # A short value is a part of many words; it is only looked for where it was put.
             if len(secret) >= 4 or problem.path in self.places:
-                for spelling in spellings:
-                    text = text.replace(spelling, self.secrets[secret])
+                for form in forms:
+                    text = text.replace(form, self.secrets[secret])
         return replace(problem, text=text)
 
 

@@ -50,18 +50,19 @@ from oncehouse.config.formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Tex
 from oncehouse.config.problems import Path, combine_problems, format_problems
 from oncehouse.config.protobuf import Protobuf, derive_missing_fields
 from oncehouse.config.transform import (
+    ComputedColumn,
     Expressions,
     Function,
     Lookup,
-    Shape,
-    ShapedColumn,
-    judge_shape,
+    TransformSection,
+    compile_transform,
 )
 from oncehouse.errors import ConfigurationError
 
 __all__ = [
     "BatchLimits",
     "ClickHouse",
+    "ComputedColumn",
     "DeadLetters",
     "Epoch",
     "Function",
@@ -74,11 +75,10 @@ __all__ = [
     "Route",
     "Section",
     "SectionT",
-    "Shape",
-    "ShapedColumn",
     "Source",
     "Spark",
     "Table",
+    "TransformSection",
     "reveal",
 ]
 
@@ -440,7 +440,7 @@ class Pipeline(Section):
     """Where events come from and what they look like."""
     identity: Identity
     """What makes two events the same, and for how long that is remembered."""
-    shape: Shape = Shape()
+    shape: TransformSection = TransformSection()
     """What is computed, looked up and filtered between decoding and the tables."""
     tables: tuple[Table, ...] = Field(min_length=1)
     """The ClickHouse tables that events go to."""
@@ -478,11 +478,11 @@ class Pipeline(Section):
         except ValidationError as error:
             failure = error
         fields = _entry(_entry(made or data, "source"), "fields")
-        shape = _sound(Shape, _entry(made or data, "shape") or {})
+        shape = _sound(TransformSection, _entry(made or data, "shape") or {})
         tables = [_sound(Table, table) for table in items(_entry(made or data, "tables"))]
         found = find_contradictions(
             fields=fields,
-            shaped=None if shape is None else shape.columns,
+            computed=None if shape is None else shape.columns,
             format_=_entry(_entry(made or data, "source"), "format"),
             identity=_entry(_entry(made or data, "identity"), "fields"),
             rule=_sound(Identity, _entry(made or data, "identity")),
@@ -492,7 +492,7 @@ class Pipeline(Section):
         )
         types = sound_types(fields) if made is None else made.source.decoded_fields
         if shape is not None and types is not None:
-            found += judge_shape(types, shape, tables).problems
+            found += compile_transform(types, shape, tables).problems
         if made is not None and not found:
             return made
         raise combine_problems(failure, found, title=cls.__name__)
@@ -500,10 +500,10 @@ class Pipeline(Section):
     @property
     def expressions(self) -> Expressions:
         """What the expressions come to; raises when fields that were learnt since do not go with them."""
-        judged = judge_shape(self.source.decoded_fields, self.shape, self.tables)
-        if judged.problems:
-            raise ConfigurationError(format_problems(judged.problems, where=self.pipeline))
-        return judged.expressions
+        compiled = compile_transform(self.source.decoded_fields, self.shape, self.tables)
+        if compiled.problems:
+            raise ConfigurationError(format_problems(compiled.problems, where=self.pipeline))
+        return compiled.expressions
 
     @property
     def columns(self) -> dict[str, str]:

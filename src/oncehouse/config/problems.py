@@ -99,7 +99,7 @@ def combine_problems(
     failure: ValidationError | None, found: Iterable[Problem], *, title: str
 ) -> ValidationError:
     """pydantic's findings and ours as one error, so that they are reported together."""
-    details = [] if failure is None else [_again(error) for error in failure.errors(include_url=False)]
+    details = [] if failure is None else [_make_details(error) for error in failure.errors(include_url=False)]
     details += [
         InitErrorDetails(
             type=PydanticCustomError("contradiction", "{text}", {"text": problem.text}),
@@ -111,7 +111,7 @@ def combine_problems(
     return ValidationError.from_exception_data(title, details, hide_input=True)
 
 
-def _again(error: ErrorDetails) -> InitErrorDetails:
+def _make_details(error: ErrorDetails) -> InitErrorDetails:
     kind = error["type"]
     if kind == "contradiction":
         return InitErrorDetails(

@@ -50,7 +50,7 @@ class Lookup(Section):
         return self.field or self.key
 
 
-class ShapedColumn(Section):
+class ComputedColumn(Section):
     type: ColumnTypeText
     """ClickHouse type of the column."""
     sql: str | None = None
@@ -71,12 +71,12 @@ class Function(Section):
         return name
 
 
-class Shape(Section):
+class TransformSection(Section):
     lookups: dict[Name, Lookup] = Field(default_factory=dict)
     """Small reference tables; expressions name their columns `lookup.column`. Pinned for each epoch."""
     where: str | None = None
     """Only events for which this expression is true go on; the others are counted as skipped."""
-    columns: dict[Name, ShapedColumn] = Field(default_factory=dict)
+    columns: dict[Name, ComputedColumn] = Field(default_factory=dict)
     """Further columns, which tables may name like fields of the event."""
     function: Function | None = None
     """A Python function that runs after the expressions."""
@@ -93,41 +93,43 @@ class Expressions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class CompiledTransform:
     problems: tuple[Problem, ...] = ()
     expressions: Expressions = field(default_factory=Expressions)
 
 
-def judge_shape(fields: Mapping[str, str], shape: Shape, tables: Sequence[Table | None]) -> Judged:
+def compile_transform(
+    fields: Mapping[str, str], shape: TransformSection, tables: Sequence[Table | None]
+) -> CompiledTransform:
     """What does not fit together in the section, and what its expressions and the tables' routes come to."""
     routes = {
         at: table.route.where
         for at, table in enumerate(tables)
         if table is not None and table.route is not None and table.route.where is not None
     }
-    if not routes and shape == Shape():
-        return Judged()
-    return _judge(tuple(fields.items()), shape.model_dump_json(), tuple(routes.items()))
+    if not routes and shape == TransformSection():
+        return CompiledTransform()
+    return _compile_once(tuple(fields.items()), shape.model_dump_json(), tuple(routes.items()))
 
 
 @lru_cache(maxsize=8)
-def _judge(
-    fields: tuple[tuple[str, str], ...], shape_json: str, routes: tuple[tuple[int, str], ...]
-) -> Judged:
+def _compile_once(
+    fields: tuple[tuple[str, str], ...], section_json: str, routes: tuple[tuple[int, str], ...]
+) -> CompiledTransform:
     """Kept, because every epoch asks again: fields may have been learnt meanwhile."""
     from oncehouse.column_types.parser import parse_type  # loads Arrow, which most commands do not need
 
-    shape = Shape.model_validate_json(shape_json)
+    shape = TransformSection.model_validate_json(section_json)
     types = {name: parse_type(text) for name, text in fields}
     problems = tuple(
         Problem(path=("shape", *problem.path), text=problem.text) for problem in _check_names(types, shape)
     )
     if problems or not (shape.where or shape.columns or routes):
-        return Judged(problems=problems)
+        return CompiledTransform(problems=problems)
     return _compile_all(types, shape, dict(routes))
 
 
-def _check_names(types: Mapping[str, ColumnType], shape: Shape) -> Iterator[Problem]:
+def _check_names(types: Mapping[str, ColumnType], shape: TransformSection) -> Iterator[Problem]:
     for name, column in shape.columns.items():
         if name in types:
             yield Problem(
@@ -153,8 +155,8 @@ def _check_lookup(name: str, lookup: Lookup, types: Mapping[str, ColumnType]) ->
     found = types.get(lookup.event_field)
     if found is None:
         hint = nearest(lookup.event_field, types)
-        told = f"{lookup.event_field!r} is not declared in source.fields"
-        yield Problem(path=path, text=f"{told}; did you mean {hint!r}?" if hint else told)
+        problem = f"{lookup.event_field!r} is not declared in source.fields"
+        yield Problem(path=path, text=f"{problem}; did you mean {hint!r}?" if hint else problem)
     elif not _can_be_key(bare(found)):
         yield Problem(
             path=path, text=f"{clickhouse_name(found)} cannot lead into a look-up; use an integer or text"
@@ -169,7 +171,9 @@ def _can_be_key(type_: ColumnType) -> bool:
     return isinstance(type_, c.String | c.FixedString | c.Enum | c.Uuid | c.Date | c.DateTime | c.DateTime64)
 
 
-def _compile_all(types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[int, str]) -> Judged:
+def _compile_all(
+    types: Mapping[str, ColumnType], shape: TransformSection, routes: Mapping[int, str]
+) -> CompiledTransform:
     from oncehouse.column_types.parser import parse_type
     from oncehouse.column_types.types import Nullable
     from oncehouse.expressions.compiler import Compiler
@@ -181,24 +185,24 @@ def _compile_all(types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[
         name: {column: parse_type(text) for column, text in lookup.columns.items()}
         for name, lookup in shape.lookups.items()
     }
-    shaped = {name: parse_type(column.type) for name, column in shape.columns.items()}
+    computed = {name: parse_type(column.type) for name, column in shape.columns.items()}
     with Compiler(Scope(columns=types, lookups=lookups)) as compiler:
         where = shape.where and _compile(compiler, shape.where, truth, ("shape", "where"), problems)
         columns = {
-            name: _compile(compiler, column.sql, shaped[name], ("shape", "columns", name, "sql"), problems)
+            name: _compile(compiler, column.sql, computed[name], ("shape", "columns", name, "sql"), problems)
             for name, column in shape.columns.items()
             if column.sql is not None
         }
     routed = {}
     if routes:
-        with Compiler(Scope(columns={**types, **shaped}, lookups=lookups)) as compiler:
+        with Compiler(Scope(columns={**types, **computed}, lookups=lookups)) as compiler:
             routed = {
                 at: _compile(compiler, text, truth, ("tables", at, "route", "where"), problems)
                 for at, text in routes.items()
             }
     if problems:
-        return Judged(problems=tuple(problems))
-    return Judged(
+        return CompiledTransform(problems=tuple(problems))
+    return CompiledTransform(
         expressions=Expressions(
             where=where or None,
             columns={name: made for name, made in columns.items() if made},

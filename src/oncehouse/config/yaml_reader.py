@@ -129,9 +129,11 @@ def _build_mapping(node: yaml.MappingNode, path: Path, document: Document) -> di
         if key in built:
             first = document.lines[inner]
             # Its own path, so that the problem is shown at the second place, which no other path leads to.
-            again = (*path, key, SECOND_PLACE)
-            document.lines[again] = key_node.start_mark.line + 1
-            document.problems.append(Problem(path=again, text=f"stands here twice; first in line {first}"))
+            second_place = (*path, key, SECOND_PLACE)
+            document.lines[second_place] = key_node.start_mark.line + 1
+            document.problems.append(
+                Problem(path=second_place, text=f"stands here twice; first in line {first}")
+            )
             continue
         document.lines[inner] = key_node.start_mark.line + 1
         built[key] = _build(value_node, inner, document)

@@ -105,10 +105,10 @@ def _retrieve_into(wanted: Coordinates, folder: Path) -> None:
         # Ivy runs as a child of this call, so an interrupted retrieval leaves only a .new- folder behind.
         done = subprocess.run(_ivy_command(wanted, new), capture_output=True, text=True, check=False)
         if done.returncode != 0 or not (new / f"{wanted.module}-{wanted.revision}.jar").is_file():
-            told = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+            output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             raise TransientError(
                 f"The jars of {wanted.module} {wanted.revision} could not be fetched from Maven Central. "
-                f"Check the network and try again. Ivy's last words:\n{told}"
+                f"Check the network and try again. Ivy's last words:\n{output}"
             )
         new.chmod(0o755)
         new.rename(folder)

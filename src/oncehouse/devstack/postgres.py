@@ -76,8 +76,8 @@ class Postgres:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(new, nobody.pw_uid, nobody.pw_gid)
+            account = pwd.getpwnam("nobody")
+            os.chown(new, account.pw_uid, account.pw_gid)
         initdb = [*without_root(), str(find_program("initdb")), "-D", str(new), "-U", "postgres"]
         options = ["-A", "trust", "-E", "UTF8", "--locale=C"]
         done = subprocess.run(
@@ -105,9 +105,9 @@ def without_root() -> tuple[str, ...]:
             "PostgreSQL refuses to run as root, and `setpriv` is not here to start it as another user. "
             "Run as an ordinary user, or install util-linux."
         )
-    nobody = pwd.getpwnam("nobody")
+    account = pwd.getpwnam("nobody")
     capability = "+dac_override"
     return (
-        *("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"),
+        *("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"),
         *(f"--inh-caps={capability}", f"--ambient-caps={capability}", "--"),
     )

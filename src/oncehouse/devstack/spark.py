@@ -133,9 +133,9 @@ def _ask(web_port: int) -> dict[str, Any]:
     connection = http.client.HTTPConnection(LOCALHOST, web_port, timeout=5)
     try:
         connection.request("GET", "/json/")
-        told: dict[str, Any] = json.loads(connection.getresponse().read())
+        state: dict[str, Any] = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
         return {}
     finally:
         connection.close()
-    return told
+    return state

@@ -113,8 +113,8 @@ def _put(catalog: Catalog, store: FileStore, mark: Mark) -> None:
 
 
 def _file_name(stage: Stage, token: int, holder: str) -> str:
-    told_apart = hashlib.sha256(holder.encode()).hexdigest()[:8]
-    return f"{stage}-{token:012d}-{told_apart}.json"
+    holder_hash = hashlib.sha256(holder.encode()).hexdigest()[:8]
+    return f"{stage}-{token:012d}-{holder_hash}.json"
 
 
 def _require_newest_term(catalog: Catalog, store: FileStore, stage: Stage, term: Term) -> None:
@@ -178,7 +178,7 @@ def list_marks(store: FileStore, pipeline: str) -> tuple[Mark, ...]:
     for mark in marks.damaged:
         raise CorruptFileError(
             f"The ledger's file {mark.path} is damaged ({mark.damage}). It says how far the catalog had come when rows "
-            "were last sent, so nobody can say whether the catalog has lost something since. `oncehouse repair --plan` "
+            "were last sent, so it is unknown whether the catalog has lost something since. `oncehouse repair --plan` "
             "compares it with the tables, `oncehouse repair --apply` brings it up to date where it has to be, and "
             "removes the file."
         )
@@ -196,11 +196,13 @@ def _read(store: FileStore, path: str) -> bytes | None:
 
 def parse_mark(content: bytes) -> Mark:
     """Keys that a later version added are passed over."""
-    told = json.loads(content)
-    known = {field.name: told[field.name] for field in fields(Mark) if field.name in told}
-    numbers = {name: int(told[name]) for name in ("token", "writes")}
-    at = told.get("at")
-    return Mark(**known | numbers | {"stage": Stage(told["stage"]), "at": None if at is None else float(at)})
+    document = json.loads(content)
+    known = {field.name: document[field.name] for field in fields(Mark) if field.name in document}
+    numbers = {name: int(document[name]) for name in ("token", "writes")}
+    at = document.get("at")
+    return Mark(
+        **known | numbers | {"stage": Stage(document["stage"]), "at": None if at is None else float(at)}
+    )
 
 
 def drop_damaged(store: FileStore, pipeline: str) -> None:
@@ -235,7 +237,7 @@ def _describe_ahead(catalog: Catalog, marks: Sequence[Mark]) -> str | None:
 def _describe(mark: Mark, writes: int) -> str:
     done = f"write {mark.writes} of the stage {mark.stage} was confirmed before "
     if mark.batch_id is None:
-        done += f"epoch {mark.epoch} was confirmed to whoever gave its rows"
+        done += f"epoch {mark.epoch} was confirmed to the program that gave its rows"
     else:
         done += f"attempt {mark.attempt} of batch {mark.batch_id} (up to epoch {mark.epoch}) was sent"
     return f"it ends with write {writes}, but {done} (marks/{mark.name})"

@@ -31,7 +31,7 @@ class EpochKind(StrEnum):
     """A batch of a query: rows of somebody's DataFrame, or of imported files."""
 
 
-class LetterKind(StrEnum):
+class DeadLetterKind(StrEnum):
     DEAD = "dead"
     """It could not become a row."""
     WAITING = "waiting"
@@ -149,7 +149,7 @@ class DeadLetterFile:
     """How many for each reason; of waiting records, for each schema; of edits, for each file of letters."""
     file: FileRef
     registered_at: float = 0.0
-    kind: LetterKind = LetterKind.DEAD
+    kind: DeadLetterKind = DeadLetterKind.DEAD
 
 
 ROW_PREFIX = "row:"
@@ -215,14 +215,14 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class LedgerIdentity:
     """What a ledger was made for; a pipeline with another rule may not write to it."""
 
     fingerprint: str
     buckets: int
 
 
-def format_rule(identity: Identity) -> str:
+def format_rule(identity: LedgerIdentity) -> str:
     """A rule as people read it."""
     try:
         _, *pieces = json.loads(identity.fingerprint)
@@ -261,13 +261,13 @@ class Registration:
     dead_letter_files: tuple[DeadLetterFile, ...] = ()
     segments: tuple[Segment, ...] = ()
     tried_dead_letter_files: tuple[str, ...] = ()
-    replaced_batches: tuple[Batch, ...] = ()
+    replaced_batches: tuple[LedgerBatch, ...] = ()
     """As they were when their rows were found to be absent; they must not have changed since."""
     request: int | None = None
     """The one that ends with this epoch."""
     request_counts: Counts = Counts()
     """What epochs before made of the same request."""
-    identity: Identity | None = None
+    identity: LedgerIdentity | None = None
     """The rule by which its ids were made; the ledger must have the same."""
     query: QueryBatch | None = None
 
@@ -283,7 +283,7 @@ class EpochRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class LedgerBatch:
     batch_id: str
     table: str
     status: BatchStatus

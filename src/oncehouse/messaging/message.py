@@ -33,7 +33,7 @@ _DIVERTED_TOPIC = re.compile(r"(?:\.[a-zA-Z0-9._-]+)?\.(?:retry\.[0-9]+|dlq)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class MessagePosition:
     topic: str
     partition: int
     offset: int
@@ -42,11 +42,11 @@ class Position:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
-def parse_position(text: str) -> Position | None:
+def parse_position(text: str) -> MessagePosition | None:
     found = _POSITION.fullmatch(text)
     if found is None:
         return None
-    return Position(topic=found[1], partition=int(found[2]), offset=int(found[3]))
+    return MessagePosition(topic=found[1], partition=int(found[2]), offset=int(found[3]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ class Message:
         return claimed.topic if claimed and _is_diverted_topic(self.topic, claimed.topic) else self.topic
 
     @property
-    def first_position(self) -> Position:
+    def first_position(self) -> MessagePosition:
         """The message's first position: from `oncehouse-origin` if that is trusted."""
         return find_first_position(self, self.source_topic)
 
@@ -95,17 +95,17 @@ class Message:
         return self.text_header(MESSAGE_ID) or str(self.first_position)
 
 
-def find_first_position(message: Message, source: str) -> Position:
+def find_first_position(message: Message, source: str) -> MessagePosition:
     """In retry topics of the source the origin was written by its own consumer. Anywhere else, and for another topic,
     any producer may have written it, so the message is identified by its own position: see `find_replayed`.
     """
     claimed = _read_claim(message, source)
     if claimed is None or message.topic == source:
-        return Position(topic=message.topic, partition=message.partition, offset=message.offset)
+        return MessagePosition(topic=message.topic, partition=message.partition, offset=message.offset)
     return claimed
 
 
-def find_replayed(message: Message, source: str) -> Position | None:
+def find_replayed(message: Message, source: str) -> MessagePosition | None:
     """The earlier position of the same partition that a message in the source claims to repeat, as a replay does.
 
     Any producer of the topic can claim it. So the message is skipped if that position was handled, but never marks that
@@ -117,7 +117,7 @@ def find_replayed(message: Message, source: str) -> Position | None:
     return claimed
 
 
-def _read_claim(message: Message, source: str) -> Position | None:
+def _read_claim(message: Message, source: str) -> MessagePosition | None:
     claimed = parse_position(message.text_header(ORIGIN))
     if claimed is None or (claimed.topic, claimed.partition) != (source, message.partition):
         return None

@@ -37,13 +37,13 @@ _INBOX_STATES = ("waiting", "failing", "parked", "done", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     metric: Metric
     labels: tuple[str, ...]
     value: float
 
 
-def collect(monitor: Monitor) -> Iterator[Sample]:
+def collect(monitor: Monitor) -> Iterator[MetricSample]:
     """Everything, as it is now."""
     started = time.monotonic()
     yield _sample(definitions.BUILD, 1, __version__)
@@ -69,8 +69,8 @@ def _read_part(
     part: str,
     name: str,
     read: Callable[[], View | NoAnswer],
-    make_samples: Callable[[View], Iterable[Sample]],
-) -> Iterator[Sample]:
+    make_samples: Callable[[View], Iterable[MetricSample]],
+) -> Iterator[MetricSample]:
     try:
         found = read()
     except OncehouseError:
@@ -83,11 +83,11 @@ def _read_part(
     yield from make_samples(found)
 
 
-def _sample(metric: Metric, value: float, *labels: object) -> Sample:
-    return Sample(metric, tuple(map(str, labels)), float(value))
+def _sample(metric: Metric, value: float, *labels: object) -> MetricSample:
+    return MetricSample(metric, tuple(map(str, labels)), float(value))
 
 
-def activity_samples(activity: PipelineActivity) -> Iterator[Sample]:
+def activity_samples(activity: PipelineActivity) -> Iterator[MetricSample]:
     overview, name = activity.overview, activity.overview.pipeline
     yield from _epoch_samples(activity)
     yield from _load_samples(activity)
@@ -110,7 +110,7 @@ def activity_samples(activity: PipelineActivity) -> Iterator[Sample]:
         )
 
 
-def _epoch_samples(activity: PipelineActivity) -> Iterator[Sample]:
+def _epoch_samples(activity: PipelineActivity) -> Iterator[MetricSample]:
     name = activity.overview.pipeline
     for totals in activity.overview.epochs:
         yield _sample(definitions.EPOCHS, totals.epochs, name, totals.kind)
@@ -125,7 +125,7 @@ def _epoch_samples(activity: PipelineActivity) -> Iterator[Sample]:
         )
 
 
-def _load_samples(activity: PipelineActivity) -> Iterator[Sample]:
+def _load_samples(activity: PipelineActivity) -> Iterator[MetricSample]:
     overview, name = activity.overview, activity.overview.pipeline
     for table, rows in overview.rows_in_clickhouse.items():
         yield _sample(definitions.ROWS_LOADED, rows, name, table)
@@ -148,7 +148,7 @@ def _load_samples(activity: PipelineActivity) -> Iterator[Sample]:
         yield _sample(definitions.DISK_KEPT_FREE, view.kept_free_bytes, name, holds)
 
 
-def _request_samples(overview: Overview) -> Iterator[Sample]:
+def _request_samples(overview: Overview) -> Iterator[MetricSample]:
     name = overview.pipeline
     for reason, count in overview.dead_letters.items():
         yield _sample(definitions.DEAD_LETTERS, count, name, reason)
@@ -165,7 +165,7 @@ def _request_samples(overview: Overview) -> Iterator[Sample]:
         yield _sample(definitions.REQUESTS_REFUSED, refused[kind], name, kind)
 
 
-def stream_samples(pipeline: str, stream: StreamProgress) -> Iterator[Sample]:
+def stream_samples(pipeline: str, stream: StreamProgress) -> Iterator[MetricSample]:
     yield _sample(definitions.SPARK_BATCH, stream.batch, pipeline)
     yield _sample(definitions.SPARK_RECORDS, stream.records, pipeline)
     yield _sample(definitions.SPARK_INPUT_RATE, stream.input_per_second, pipeline)
@@ -174,7 +174,7 @@ def stream_samples(pipeline: str, stream: StreamProgress) -> Iterator[Sample]:
         yield _sample(definitions.SPARK_SECONDS, seconds, pipeline, phase)
 
 
-def etl_samples(view: EtlView) -> Iterator[Sample]:
+def etl_samples(view: EtlView) -> Iterator[MetricSample]:
     for one in view.topics:
         yield _sample(definitions.ETL_POSITION, one.last.time_ms / 1000, one.topic)
         yield _sample(definitions.ETL_FAILURES, one.failures, one.topic)
@@ -189,7 +189,7 @@ def etl_samples(view: EtlView) -> Iterator[Sample]:
             yield _sample(definitions.ETL_AHEAD_ROWS, rows, one.topic, source)
 
 
-def outbox_samples(found: OutboxStatus) -> Iterator[Sample]:
+def outbox_samples(found: OutboxStatus) -> Iterator[MetricSample]:
     yield _sample(definitions.OUTBOX_WAITING, found.waiting, found.table)
     yield _sample(definitions.OUTBOX_OLDEST, found.oldest_seconds or 0.0, found.table)
     yield _sample(definitions.OUTBOX_FAILING, found.failing, found.table)
@@ -199,7 +199,7 @@ def outbox_samples(found: OutboxStatus) -> Iterator[Sample]:
     yield _sample(definitions.OUTBOX_FREE_BUCKETS, found.free_buckets, found.table)
 
 
-def inbox_samples(view: Inboxes) -> Iterator[Sample]:
+def inbox_samples(view: Inboxes) -> Iterator[MetricSample]:
     for one in view.inboxes:
         for state in _INBOX_STATES:
             yield _sample(definitions.INBOX_MESSAGES, getattr(one, state), one.inbox, state)
@@ -209,20 +209,20 @@ def inbox_samples(view: Inboxes) -> Iterator[Sample]:
         yield _sample(definitions.INBOX_IDS, consumer.ids, consumer.consumer)
 
 
-def group_samples(groups: Iterable[GroupStatus]) -> Iterator[Sample]:
+def group_samples(groups: Iterable[GroupStatus]) -> Iterator[MetricSample]:
     for group in groups:
         yield _sample(definitions.CONSUMER_MEMBERS, group.members, group.group)
         for place in group.partitions:
             yield _sample(definitions.CONSUMER_LAG, place.lag, group.group, place.topic, place.partition)
 
 
-def health_samples(views: Iterable[HealthView]) -> Iterator[Sample]:
+def health_samples(views: Iterable[HealthView]) -> Iterator[MetricSample]:
     for view in views:
         healthy = not isinstance(view.health, NoAnswer) and view.health.healthy
         yield _sample(definitions.CONSUMER_HEALTHY, healthy, view.file)
 
 
-def sync_samples(syncs: Iterable[SyncStatus]) -> Iterator[Sample]:
+def sync_samples(syncs: Iterable[SyncStatus]) -> Iterator[MetricSample]:
     for one in syncs:
         if one.pipeline_file is not None:
             continue  # by CDC: its pipeline tells

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from oncehouse.common.redaction import redact
-from oncehouse.metrics.collect import Sample
+from oncehouse.metrics.collect import MetricSample
 from oncehouse.metrics.definitions import ALL, Kind, Metric
 
 PLAIN = "text/plain"
@@ -20,7 +20,7 @@ PLAIN = "text/plain"
 class SampleCollector(Collector):
     """Collects for each scrape; keeps nothing between scrapes."""
 
-    def __init__(self, collect: Callable[[], Iterable[Sample]]) -> None:
+    def __init__(self, collect: Callable[[], Iterable[MetricSample]]) -> None:
         self._collect = collect
 
     def describe(self) -> Iterable[Family]:
@@ -45,7 +45,7 @@ def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
     return kind(metric.name, metric.says, labels=metric.labels)
 
 
-def make_registry(collect: Callable[[], Iterable[Sample]]) -> CollectorRegistry:
+def make_registry(collect: Callable[[], Iterable[MetricSample]]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SampleCollector(collect))
     return registry

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from oncehouse.etl.open import Etl
     from oncehouse.etl.state.models import Offset
     from oncehouse.ledger.catalog.database import Catalog
-    from oncehouse.ledger.models import Batch
+    from oncehouse.ledger.models import LedgerBatch
     from oncehouse.messaging.inbox.open import InboxDatabase
     from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.parked import ParkedChange
     from oncehouse.pipeline.dead_letters.filter import Selection
 
 
-def retry_batch(catalog: Catalog, batch_id: str) -> Batch:
+def retry_batch(catalog: Catalog, batch_id: str) -> LedgerBatch:
     """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
     from oncehouse.ledger.catalog.batches import find_batch, retry_parked
 
@@ -36,14 +36,14 @@ def retry_batch(catalog: Catalog, batch_id: str) -> Batch:
     return find_batch(catalog, batch_id)
 
 
-def list_unproven(catalog: Catalog) -> tuple[Batch, ...]:
+def list_unproven(catalog: Catalog) -> tuple[LedgerBatch, ...]:
     """Loaded batches of which nothing shows that materialized views have their rows."""
     from oncehouse.ledger.catalog.batches import unproven_batches
 
     return unproven_batches(catalog)
 
 
-def settle_views(catalog: Catalog, batch_ids: Collection[str]) -> tuple[Batch, ...]:
+def settle_views(catalog: Catalog, batch_ids: Collection[str]) -> tuple[LedgerBatch, ...]:
     """The views of these batches were rebuilt, or found right; batches that became unproven since stay so."""
     from oncehouse.ledger.catalog import batches
 
@@ -73,14 +73,14 @@ def request_replay(catalog: Catalog, selection: Selection) -> int:
     """Have dead letters decoded again; returns the number of the request."""
     from oncehouse.ledger.catalog.requests import add_request
 
-    counts = count_letters(catalog)
+    counts = count_dead_letters(catalog)
     if not counts:
         raise ConfigurationError("There are no dead letters to try again.")
     require_reason(selection.reason, counts)
     return add_request(catalog, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments())
 
 
-def count_letters(catalog: Catalog) -> dict[str, int]:
+def count_dead_letters(catalog: Catalog) -> dict[str, int]:
     """Dead letters that were not tried again, by reason, the most frequent first."""
     from oncehouse.ledger.catalog.dead_letters import count_reasons
 

@@ -11,13 +11,13 @@ from typing import Literal
 
 from oncehouse.ledger.catalog import batches as ledger_batches
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.models import Attempt, AttemptOutcome, Batch, BatchStatus, Part
+from oncehouse.ledger.models import Attempt, AttemptOutcome, BatchStatus, LedgerBatch, Part
 from oncehouse.ledger.stats import recent
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    batch: Batch
+    batch: LedgerBatch
     age_seconds: float
     due_in_seconds: float | None
     """Until the next attempt; none for batches that wait for no attempt."""
@@ -60,7 +60,7 @@ def read_batch(catalog: Catalog, batch_id: str) -> BatchDetail:
     return BatchDetail(view=batch, parts=parts, attempts=attempts, outcome_unknown=unknown)
 
 
-def view_batch(batch: Batch, now: float) -> BatchView:
+def view_batch(batch: LedgerBatch, now: float) -> BatchView:
     waits = batch.status in ledger_batches.WAITING
     return BatchView(
         batch=batch,

@@ -75,11 +75,11 @@ def list_dead_letters(
     found: list[DeadLetter] = []
     place = None
     for file in walk_newest_files(catalog, reason=meant.reason, start=start):
-        for letter_row, letter in _newest(store, file, meant, before, limit - len(found) + 1):
+        for row_number, dead_letter in _newest(store, file, meant, before, limit - len(found) + 1):
             if len(found) == limit:
                 return DeadLetterPage(dead_letters=tuple(found), next=place)
-            found.append(_letter(file.epoch, letter, fields or {}))
-            place = f"{file.dead_letter_file}:{letter_row}"
+            found.append(_describe(file.epoch, dead_letter, fields or {}))
+            place = f"{file.dead_letter_file}:{row_number}"
         before = None
     return DeadLetterPage(dead_letters=tuple(found), next=None)
 
@@ -116,27 +116,29 @@ def _newest(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     for found in find_dead_letters(store, file.file, selection, newest_first=True, before=before):
         start = max(0, len(found.rows) - most)
-        rows, letters = found.rows[start:], found.letters.slice(start)
+        rows, dead_letters = found.rows[start:], found.dead_letters.slice(start)
         # A character has at most four bytes; the rest of a large value is never copied into Python.
-        yield from zip(reversed(rows.tolist()), reversed(_cut(letters).to_pylist()), strict=True)
+        yield from zip(reversed(rows.tolist()), reversed(_cut(dead_letters).to_pylist()), strict=True)
 
 
-def _cut(letters: pa.Table) -> pa.Table:
-    start = pc.binary_slice(letters.column("value").cast(pa.large_binary()), 0, _HINTED_BYTES)
-    return letters.set_column(letters.column_names.index("value"), "value", start).drop_columns("key")
+def _cut(dead_letters: pa.Table) -> pa.Table:
+    start = pc.binary_slice(dead_letters.column("value").cast(pa.large_binary()), 0, _HINTED_BYTES)
+    return dead_letters.set_column(dead_letters.column_names.index("value"), "value", start).drop_columns(
+        "key"
+    )
 
 
-def _letter(epoch: int, letter: dict[str, Any], fields: Mapping[str, ColumnType]) -> DeadLetter:
-    value, detail = letter["value"], letter["detail"] or ""
-    hint = make_hint(letter["reason"], detail, value, fields)
+def _describe(epoch: int, dead_letter: dict[str, Any], fields: Mapping[str, ColumnType]) -> DeadLetter:
+    value, detail = dead_letter["value"], dead_letter["detail"] or ""
+    hint = make_hint(dead_letter["reason"], detail, value, fields)
     return DeadLetter(
         epoch=epoch,
-        topic=letter["topic"],
-        partition=letter["partition"],
-        offset=letter["offset"],
-        row=letter["row"] or 0,
-        timestamp=letter["timestamp"].isoformat(),
-        reason=letter["reason"],
+        topic=dead_letter["topic"],
+        partition=dead_letter["partition"],
+        offset=dead_letter["offset"],
+        row=dead_letter["row"] or 0,
+        timestamp=dead_letter["timestamp"].isoformat(),
+        reason=dead_letter["reason"],
         detail=escape_unprintable(detail),
         hint=None if hint is None else escape_unprintable(hint),
         begins=None if value is None else show_beginning(value),

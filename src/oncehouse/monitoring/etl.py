@@ -61,11 +61,11 @@ def view_topic(one: TopicStatus) -> TopicView:
 
 def draw_graph(view: EtlView) -> str:
     """An SVG without rules of its own, for a page that has them; names in it are escaped."""
-    states = {one.topic: _spell_state(one) for one in view.topics}
+    states = {one.topic: _format_state(one) for one in view.topics}
     return draw_svg(view.lineage, states, styled=False)
 
 
-def _spell_state(one: TopicStatus) -> str:
+def _format_state(one: TopicStatus) -> str:
     """What fits a box: what it does, how far behind, and up to where it is built."""
     does = format_decision(one).partition(":")[0].partition(",")[0]
     at = format_position_time(one.last)[len("2026-") : -len(".000")]

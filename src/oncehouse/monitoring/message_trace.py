@@ -53,10 +53,10 @@ class MessageTrace:
     @property
     def unreachable(self) -> tuple[str, ...]:
         """Why stages that were asked gave no answer."""
-        asked: list[object] = [self.outbox, self.kafka, self.pipeline]
+        stages: list[object] = [self.outbox, self.kafka, self.pipeline]
         if isinstance(self.pipeline, tuple):
-            asked += [found for trace in self.pipeline for found in trace.tables]
-        return tuple(stage.why for stage in asked if isinstance(stage, NoAnswer) and stage.failed)
+            stages += [found for trace in self.pipeline for found in trace.tables]
+        return tuple(stage.why for stage in stages if isinstance(stage, NoAnswer) and stage.failed)
 
 
 ABSENT_ROW = NoAnswer(
@@ -82,8 +82,8 @@ def find_places(
         return Scan(topics=(view.topic,), since=view.created_at, places=(place,), scanned=0, stopped=None)
     if view is not None and view.state in {RowState.PARKED, RowState.BEHIND}:
         return NoAnswer(why="not looked for: a parked message is in no topic", failed=False)
-    looked_in = (view.topic,) if view is not None else tuple(topics)
-    if not looked_in:
+    searched = (view.topic,) if view is not None else tuple(topics)
+    if not searched:
         return NoAnswer(
             why="not looked for: name its topic with --topic, or a --pipeline that reads it", failed=False
         )
@@ -93,7 +93,7 @@ def find_places(
         return NoAnswer(
             why="not looked for: its id does not tell its time; say from when on with --since", failed=False
         )
-    return ask(lambda: scan(looked_in, begin))
+    return ask(lambda: scan(searched, begin))
 
 
 def trace_places(

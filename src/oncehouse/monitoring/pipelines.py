@@ -35,7 +35,7 @@ _AGES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class ActivityRates:
     read_per_second: float
     """Records from outside that epochs have settled, over the last minute."""
     loaded_per_second: float
@@ -57,7 +57,7 @@ class DiskView:
 @dataclass(frozen=True, kw_only=True)
 class PipelineActivity:
     overview: Overview
-    pace: Pace
+    pace: ActivityRates
     storage: StorageState
     max_backlog_bytes: int | None
     disks: tuple[DiskView, ...]
@@ -116,10 +116,10 @@ def read_activity(
     )
 
 
-def measure_pace(epochs: Sequence[Settled], loads: Sequence[Load], now: float) -> Pace:
+def measure_pace(epochs: Sequence[Settled], loads: Sequence[Load], now: float) -> ActivityRates:
     read = [(epoch.registered_at, epoch.read) for epoch in epochs if epoch.kind in _FROM_OUTSIDE]
     loaded = [(load.loaded_at, load.rows) for load in loads]
-    return Pace(
+    return ActivityRates(
         read_per_second=_rate(read, now),
         loaded_per_second=_rate(loaded, now),
         read_curve=_curve(read, now),

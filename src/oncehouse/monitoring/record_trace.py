@@ -18,7 +18,7 @@ from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files, list_duplicates, read_positions
 from oncehouse.ledger.catalog.rollup import ROLLED_UP
-from oncehouse.ledger.models import Batch, LetterKind, Part
+from oncehouse.ledger.models import DeadLetterKind, LedgerBatch, Part
 from oncehouse.ledger.stats import offset_lookup
 from oncehouse.ledger.stats.ledger_state import RegisteredKeyFile
 from oncehouse.ledger.storage.file_store import FileStore
@@ -48,7 +48,7 @@ class Destination:
 
     table: str
     part: str
-    batch: Batch | None
+    batch: LedgerBatch | None
     """None: it waits for a batch, or, being a duplicate, it is never sent."""
 
 
@@ -88,7 +88,7 @@ def trace_record(
             read = offset < read_positions(view).get((topic, partition), 0)
             return _whole(at, Fate.PAST_WINDOW if read else Fate.NOT_READ, None, None)
         files = offset_lookup.list_files_of(view, epoch)
-        rows = [*_find_events(view, store, at, files), *_find_letters(view, store, at, epoch)]
+        rows = [*_find_events(view, store, at, files), *_find_dead_letters(view, store, at, epoch)]
         settled = offset_lookup.read_epoch(view, epoch)
     settled_at = None if settled is None else settled.registered_at
     if rows:
@@ -177,18 +177,18 @@ def _destination(catalog: Catalog, part: Part) -> Destination:
     return Destination(table=part.table, part=part.part, batch=batch)
 
 
-def _find_letters(catalog: Catalog, store: FileStore, at: Span, epoch: int) -> Iterator[RowTrace]:
-    """Letters at this position that were not tried again since; none is older than the epoch that settled it."""
-    for kind, fate in ((LetterKind.DEAD, Fate.DEAD_LETTER), (LetterKind.WAITING, Fate.WAITING)):
+def _find_dead_letters(catalog: Catalog, store: FileStore, at: Span, epoch: int) -> Iterator[RowTrace]:
+    """Dead letters at this position that were not tried again since; none is older than the epoch that settled it."""
+    for kind, fate in ((DeadLetterKind.DEAD, Fate.DEAD_LETTER), (DeadLetterKind.WAITING, Fate.WAITING)):
         files = [file for file in list_dead_letter_files(catalog, kind=kind) if file.epoch >= epoch]
         for file in files:
             for found in find_dead_letters(store, file.file, Selection(positions=(at,))):
                 names = ["row", "reason", "detail", "schema"]
-                for letter in found.letters.select(names).to_pylist():
-                    why = f"{letter['reason']}: {letter['detail'] or ''}"
-                    waits = f"schema {letter['schema']}"
+                for dead_letter in found.dead_letters.select(names).to_pylist():
+                    why = f"{dead_letter['reason']}: {dead_letter['detail'] or ''}"
+                    waits = f"schema {dead_letter['schema']}"
                     yield RowTrace(
-                        row=letter["row"] or 0,
+                        row=dead_letter["row"] or 0,
                         fate=fate,
                         epoch=file.epoch,
                         reason=escape_unprintable(why if fate is Fate.DEAD_LETTER else waits),

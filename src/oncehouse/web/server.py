@@ -18,7 +18,7 @@ def listen(auth: HttpAuth) -> socket.socket:
     )
 
 
-class Server(HttpServer):
+class DashboardServer(HttpServer):
     def __init__(self, dashboard: Dashboard, listener: socket.socket) -> None:
         self._dashboard = dashboard
         super().__init__(dashboard.app, listener, name="oncehouse-dashboard")

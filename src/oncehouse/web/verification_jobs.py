@@ -27,7 +27,7 @@ class Verification:
     report: VerifyReport | None = None
     trouble: str | None = None
     """Why the last one failed."""
-    asked_for: str = ""
+    scope: str = ""
 
 
 class Verifications:
@@ -53,7 +53,7 @@ class Verifications:
             if state.running_since is not None:
                 raise ConfigurationError(f"A verification of {name} is already running.")
             self._states[name] = replace(
-                state, running_since=self._clock(), asked_for=", ".join(words) or "ledger and tables"
+                state, running_since=self._clock(), scope=", ".join(words) or "ledger and tables"
             )
         threading.Thread(
             target=self._run, args=(name, files, ledger_only), name="oncehouse-verify", daemon=True
@@ -75,5 +75,5 @@ class Verifications:
                 took_seconds=now - (state.running_since or now),
                 report=report,
                 trouble=trouble,
-                asked_for=state.asked_for,
+                scope=state.scope,
             )

@@ -37,7 +37,7 @@ SLACK = 4.0
 
 def demand_bounded(found, reckoned: IndexLayout) -> None:
     assert found.segments <= reckoned.segments <= SLACK * found.segments
-    assert found.look_ups_a_key <= reckoned.look_ups_a_key <= SLACK * found.look_ups_a_key
+    assert found.lookups_a_key <= reckoned.lookups_a_key <= SLACK * found.lookups_a_key
     assert found.writes_a_key <= reckoned.writes_a_key <= SLACK * found.writes_a_key
     assert found.largest_keys <= index_compaction.MAX_KEYS
 
@@ -190,7 +190,7 @@ def test_real_segments_of_a_buckets_share_are_as_reckoned(smaller, hasty, tmp_pa
     assert index.keys == epochs * epoch_keys
     assert reckoned.size_bytes <= index.size_bytes <= reckoned.size_bytes * 1.1
     assert len(index.segments) <= reckoned.segments <= SLACK * len(index.segments)
-    assert index.count_look_ups() <= reckoned.look_ups_a_key <= SLACK * index.count_look_ups()
+    assert index.count_look_ups() <= reckoned.lookups_a_key <= SLACK * index.count_look_ups()
     assert np.all(index.find_all(first) == 1), "each key stands in one segment, wherever merges have put it"
     assert not np.any(index.find_all(make_keys(chance, 1000)))
 
@@ -210,14 +210,14 @@ def test_real_segments_of_one_of_128_buckets_of_ten_billion_keys_are_as_reckoned
     reckoned = lay_out_keys(TEN_BILLION, ranges=CORES, buckets=BUCKETS, epoch_keys=1_500_000)
     assert index.keys == BUCKET_KEYS // pieces * pieces
     assert index.size_bytes / index.keys == pytest.approx(constants.SEGMENT_BYTES_A_KEY.value, rel=0.01)
-    assert len(index.segments) <= reckoned.look_ups_a_key <= SLACK * len(index.segments)
+    assert len(index.segments) <= reckoned.lookups_a_key <= SLACK * len(index.segments)
     assert max(segment.keys for segment in index.segments) <= index_compaction.MAX_KEYS
     assert np.all(index.find_all(keys.take(slice(0, None, 100))) == 1)
 
 
 def list_figures() -> list[constants.Figure]:
     found = [value for value in vars(constants).values() if isinstance(value, constants.Figure)]
-    return [*found, *constants.LOOK_UP_SECONDS]
+    return [*found, *constants.LOOKUP_SECONDS]
 
 
 def test_sizes_are_what_the_code_writes_now(hasty, tmp_path):

@@ -35,7 +35,7 @@ def parts(monkeypatch):
         return look
 
     for name in answers:
-        monkeypatch.setattr(check, f"look_at_{name}", answer_as(name))
+        monkeypatch.setattr(check, f"examine_{name}", answer_as(name))
     return answers
 
 

@@ -11,7 +11,7 @@ from oncehouse.cli.app import run_command
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import open_requests
-from oncehouse.ledger.models import Counts, DeadLetterFile, LetterKind, RequestKind
+from oncehouse.ledger.models import Counts, DeadLetterFile, DeadLetterKind, RequestKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, read_rows, write_dead_letters
 
@@ -172,7 +172,7 @@ def edits_of(catalog, folder):
     asked = {request.arguments["edits"] for request in open_requests(catalog)}
     files = [
         found.file
-        for found in list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+        for found in list_dead_letter_files(catalog, kind=DeadLetterKind.EDIT)
         if found.dead_letter_file.partition("-")[0] in asked
     ]
     rows = [row for found in files for row in read_rows(FileStore(str(folder)), found).to_pylist()]
@@ -201,7 +201,7 @@ def test_letters_are_exported_edited_and_taken_back_with_their_originals_beside(
     assert edits_of(catalog, folder) == [(3, b"no json", b"{}"), (4, None, b"[]")]
     (request,) = open_requests(catalog)
     assert (request.kind, request.arguments["letters"]) == (RequestKind.EDIT_DEAD_LETTERS, 2)
-    (edits,) = list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+    (edits,) = list_dead_letter_files(catalog, kind=DeadLetterKind.EDIT)
     assert edits.reasons == {"letters-2": 2}
 
 

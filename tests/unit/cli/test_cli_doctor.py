@@ -12,16 +12,16 @@ import pytest
 from oncehouse.cli import machine_checks
 from oncehouse.cli.app import run_command
 from oncehouse.cli.machine_checks import (
-    judge_encoding,
-    judge_memory,
-    judge_open_files,
-    judge_room,
+    check_encoding,
+    check_folder,
+    check_free_space,
+    check_host_name,
+    check_machine,
+    check_memory,
+    check_open_files,
+    check_port,
     list_addresses,
     list_extras,
-    look_at_host_name,
-    look_at_machine,
-    look_at_port,
-    look_at_room,
 )
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.file_loader import load_pipeline
@@ -79,7 +79,7 @@ def test_a_port_that_does_not_answer_is_an_error_with_advice(listening, tmp_path
 def test_a_missing_java_or_package_is_an_error(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setattr(machine_checks, "PACKAGES", ("pyarrow", "no-such-package"))
-    found = {one.where: one for one in look_at_machine() if one.level is Level.ERROR}
+    found = {one.where: one for one in check_machine() if one.level is Level.ERROR}
     assert "There is no Java in JAVA_HOME (/nowhere)" in found["java"].what
     assert "Install Java 17 or 21" in found["java"].advice
     assert "no-such-package cannot be found" in found["packages"].what
@@ -113,17 +113,17 @@ def test_addresses_have_the_ports_that_the_pipeline_would_take(tmp_path):
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (judge_memory(8 * GB, 2), Level.OK),
-        (judge_memory(3 * GB, 2), Level.WARNING),
-        (judge_memory(GB, 1), Level.ERROR),
-        (judge_open_files(65_536), Level.OK),
-        (judge_open_files(resource.RLIM_INFINITY), Level.OK),
-        (judge_open_files(256), Level.WARNING),
-        (judge_encoding("utf-8"), Level.OK),
-        (judge_encoding("ascii"), Level.WARNING),
-        (judge_room("x", "/x", 9 * GB), Level.OK),
-        (judge_room("x", "/x", GB), Level.WARNING),
-        (judge_room("x", "/x", 1), Level.ERROR),
+        (check_memory(8 * GB, 2), Level.OK),
+        (check_memory(3 * GB, 2), Level.WARNING),
+        (check_memory(GB, 1), Level.ERROR),
+        (check_open_files(65_536), Level.OK),
+        (check_open_files(resource.RLIM_INFINITY), Level.OK),
+        (check_open_files(256), Level.WARNING),
+        (check_encoding("utf-8"), Level.OK),
+        (check_encoding("ascii"), Level.WARNING),
+        (check_free_space("x", "/x", 9 * GB), Level.OK),
+        (check_free_space("x", "/x", GB), Level.WARNING),
+        (check_free_space("x", "/x", 1), Level.ERROR),
     ],
 )
 def test_what_is_scarce_is_told_with_advice(finding, level):
@@ -134,16 +134,16 @@ def test_what_is_scarce_is_told_with_advice(finding, level):
 def test_a_folder_that_is_not_there_yet_is_judged_by_the_disk_it_will_be_on(tmp_path, monkeypatch):
     rooms = {tmp_path: SimpleNamespace(free=7 * GB)}
     monkeypatch.setattr(shutil, "disk_usage", rooms.__getitem__)
-    assert look_at_room("x", tmp_path / "not" / "yet").what.startswith("7GB are free")
+    assert check_folder("x", tmp_path / "not" / "yet").what.startswith("7GB are free")
 
 
 def test_a_host_name_without_an_address_is_a_warning():
-    assert look_at_host_name("localhost").level is Level.OK
-    assert look_at_host_name("no-such-host.invalid").level is Level.WARNING
+    assert check_host_name("localhost").level is Level.OK
+    assert check_host_name("no-such-host.invalid").level is Level.WARNING
 
 
 def test_a_name_that_cannot_be_resolved_is_an_error_not_a_trace():
-    assert look_at_port("kafka", ("no-such-host.invalid", 9092)).level is Level.ERROR
+    assert check_port("kafka", ("no-such-host.invalid", 9092)).level is Level.ERROR
 
 
 def test_the_shell_completes_commands(monkeypatch, capsys):

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from oncehouse.cli.messaging.outbox_relay import RelayView, spell_progress
-from oncehouse.cli.messaging.outbox_status import list_facts, spell_age
+from oncehouse.cli.messaging.outbox_relay import RelayView, format_progress
+from oncehouse.cli.messaging.outbox_status import format_age, list_facts
 from oncehouse.cli.output import decode_text
 from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.messaging.outbox.status import OutboxStatus, RelayStatus
@@ -33,9 +33,9 @@ def make_status(**more: object) -> OutboxStatus:
 
 
 def test_a_line_tells_what_was_done_and_what_failed_last():
-    assert spell_progress(BUSY) == "sent 12,000 (4,000/s), parked 1, buckets 32, relays 2"
+    assert format_progress(BUSY) == "sent 12,000 (4,000/s), parked 1, buckets 32, relays 2"
     failed = RelayProgress(failures=2, last_error="broker away")
-    assert spell_progress(failed).endswith("failures 2, the last: broker away")
+    assert format_progress(failed).endswith("failures 2, the last: broker away")
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -55,7 +55,7 @@ def test_lines_come_now_and_then_and_the_end_always(capsys, as_json):
     if as_json:
         assert [json.loads(line)["event"] for line in lines] == ["progress", "progress", "end"]
     else:
-        assert lines[0] == f"outbox: {spell_progress(BUSY)}"
+        assert lines[0] == f"outbox: {format_progress(BUSY)}"
 
 
 def test_on_a_terminal_one_line_is_kept_up_to_date(capsys, monkeypatch):
@@ -75,7 +75,7 @@ def test_facts_name_what_a_person_has_to_look_at():
 
 
 def test_ages_and_keys_are_short_and_readable():
-    assert [spell_age(s) for s in (None, -1, 5, 300, 10_000, 900_000)] == [
+    assert [format_age(s) for s in (None, -1, 5, 300, 10_000, 900_000)] == [
         None,
         "0.0s",
         "5.0s",

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from oncehouse.cli.output import plain, say, show_facts, show_json, show_table, spell, spell_time, visible
+from oncehouse.cli.output import (
+    format_time,
+    format_value,
+    plain,
+    say,
+    show_facts,
+    show_json,
+    show_table,
+    visible,
+)
 
 
 class Colour(StrEnum):
@@ -90,9 +99,9 @@ def test_what_is_said_reaches_the_terminal_without_escapes(capsys):
     [(None, "-"), (True, "yes"), (1234567, "1,234,567"), (0.5, "0.50"), (Colour.RED, "red"), ("a", "a")],
 )
 def test_values_are_spelt_for_people(value, text):
-    assert spell(value) == text
+    assert format_value(value) == text
 
 
 def test_times_are_spelt_in_utc():
-    assert spell_time(0.0) == "-"
-    assert spell_time(1_767_225_600.0) == "2026-01-01 00:00:00"
+    assert format_time(0.0) == "-"
+    assert format_time(1_767_225_600.0) == "2026-01-01 00:00:00"

@@ -12,7 +12,7 @@ from oncehouse.ledger.catalog.epochs import list_key_files
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.rekey import note_prepared
 from oncehouse.ledger.catalog.requests import list_requests, open_requests, pending_rekey
-from oncehouse.ledger.models import Identity, RequestKind
+from oncehouse.ledger.models import LedgerIdentity, RequestKind
 from oncehouse.pipeline.schema.identity_guard import identity_of
 
 
@@ -67,7 +67,7 @@ def test_a_change_is_asked_for_once_and_can_be_taken_back(file, ledger, capsys):
     assert "request 1 (rekey) is in the ledger" in capsys.readouterr().out
     known = ledger.identity()
     assert known is not None
-    assert pending_rekey(ledger) == Identity(fingerprint=known.fingerprint, buckets=32)
+    assert pending_rekey(ledger) == LedgerIdentity(fingerprint=known.fingerprint, buckets=32)
     assert [request.kind for request in open_requests(ledger)] == [RequestKind.REKEY]
     assert run_command(["rekey", str(file), "--apply"]) == 2
     assert "this very change is asked for already" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from oncehouse.pipeline.repair import repair
 from oncehouse.pipeline.repair.catalog_restore import CatalogRepair
 from oncehouse.pipeline.repair.file_restorer import Done
 from oncehouse.pipeline.repair.repair import Refusal, RepairPlan, RepairResult
-from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, Source
+from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, RepairSource
 
 SPAN = OffsetRange(topic="orders", partition=0, start=5, end=16)
 PART = Repair(
@@ -23,7 +23,7 @@ PART = Repair(
     file=make_file("shop/part-1"),
     problem="shop/part-1 is missing",
     rows=10,
-    source=Source.RAW,
+    source=RepairSource.RAW,
     records=10,
     ranges=(SPAN,),
     lost="7 rows cannot be sent",
@@ -134,8 +134,8 @@ def test_a_catalog_that_cannot_come_back_ends_with_3_and_its_reasons(file, appli
 def test_whoever_gives_rows_again_can_say_so(file, monkeypatch):
     said = []
 
-    def plan(_pipeline, _say, *, given_again):
-        said.append(given_again)
+    def plan(_pipeline, _say, *, user_rewrites):
+        said.append(user_rewrites)
         return CLEAN
 
     monkeypatch.setattr(repair, "plan_repair", plan)

@@ -49,7 +49,7 @@ def groups_only(command: Any) -> bool:
 
 def test_the_published_schema_is_the_one_of_the_code():
     written = load_writer().write_schema()
-    assert SCHEMA.read_text(encoding="utf-8") == written, "`python tools/cli_schema.py` writes it anew"
+    assert SCHEMA.read_text(encoding="utf-8") == written, "run `python tools/cli_schema.py`"
 
 
 def test_it_is_a_schema():

@@ -81,7 +81,7 @@ def test_commands_that_look_say_that_the_catalog_is_to_be_upgraded(old_file, cap
 
 def test_check_warns_of_an_upgrade_that_a_run_will_make(old_file, capsys, monkeypatch):
     for elsewhere in ("kafka", "clickhouse", "clocks", "sample"):
-        monkeypatch.setattr(check, f"look_at_{elsewhere}", lambda pipeline: ())
+        monkeypatch.setattr(check, f"examine_{elsewhere}", lambda pipeline: ())
     run_command(["check", str(old_file), "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
     (found,) = [found for found in findings if found["where"] == "ledger"]

@@ -87,7 +87,7 @@ def test_the_tree_is_values_that_compare():
         ("Tuple(null Int8)", "keeps the name 'null'"),
         ("Int8\x1c", "nothing may follow"),
         ("DateTime('right/UTC')", "no time zone"),
-        ("Enum8('\\x41')", "write the letter"),
+        ("Enum8('\\x41')", "write the character"),
         ("DateTime64", "needs arguments"),
         ("DateTime64(10)", "0 to 9"),
         ("DateTime64(3, UTC)", "single quotes"),

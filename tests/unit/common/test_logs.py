@@ -21,10 +21,10 @@ from oncehouse.cli import app as command_line
 from oncehouse.cli.app import run_command
 from oncehouse.cli.etl.run import Report
 from oncehouse.cli.messaging.outbox_relay import RelayView
-from oncehouse.cli.output import say_aside, show_error
+from oncehouse.cli.output import print_note, show_error
 from oncehouse.cli.pipeline import run as run_module
 from oncehouse.cli.progress_view import ProgressView
-from oncehouse.cli.sync.app import _tell as tell_sync
+from oncehouse.cli.sync.app import _print_outcome as print_sync_outcome
 from oncehouse.common import redaction, structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
@@ -213,7 +213,7 @@ def test_a_defect_is_one_line_with_its_trace(tmp_path, capsys, monkeypatch):
 
 
 def test_a_thread_that_dies_is_told_in_a_line(written, monkeypatch):
-    monkeypatch.setattr(threading, "excepthook", command_line._tell_thread_defect)
+    monkeypatch.setattr(threading, "excepthook", command_line._report_thread_defect)
     thread = threading.Thread(target=lambda: 1 / 0)
     thread.start()
     thread.join()
@@ -244,7 +244,7 @@ def test_relay_scheduler_and_syncs_write_lines(written, capsys):
         view.end(RelayProgress(sent=5))
         view.say("stopping")
     Report(as_json=False).take(TransientError("ClickHouse is away"))
-    tell_sync(FailedRun(sync="UserSync", error=TransientError("no answer")), as_json=False)
+    print_sync_outcome(FailedRun(sync="UserSync", error=TransientError("no answer")), as_json=False)
     end, stopping, away, failure = read(written)
     assert (end["message"], end["table"], end["sent"]) == ("end", "outbox", 5)
     assert stopping["message"] == "stopping"
@@ -254,7 +254,7 @@ def test_relay_scheduler_and_syncs_write_lines(written, capsys):
 
 
 def test_without_log_lines_messages_are_plain_and_visible(capsys):
-    say_aside("well \x1b[31m", epoch=7)
+    print_note("well \x1b[31m", epoch=7)
     show_error("no")
     shown = capsys.readouterr()
     assert shown.err == "well \\x1b[31m\nerror: no\n"

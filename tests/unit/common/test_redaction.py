@@ -143,7 +143,7 @@ def test_a_thread_that_dies_tells_no_secret(capsys):
     ClickHouse(url="http://h:1", password=CANARY)
     thread = threading.current_thread()
     error = ValueError(f"no {CANARY} here")
-    cli._tell_thread_defect(threading.ExceptHookArgs((ValueError, error, None, thread)))
+    cli._report_thread_defect(threading.ExceptHookArgs((ValueError, error, None, thread)))
     said = capsys.readouterr().err
     assert CANARY not in said
     assert "ValueError" in said

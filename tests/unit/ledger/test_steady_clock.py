@@ -11,9 +11,9 @@ from oncehouse.pipeline.stages.load_stage import is_due
 def test_the_first_time_that_is_heard_goes_on_whatever_is_told_later():
     passed = iter([100.0, 100.0, 105.0, 110.0])
     clock = SteadyClock(lambda: next(passed))
-    assert clock.hear(1000.0) == 1000.0
-    assert clock.hear(90_000.0) == 1005.0
-    assert clock.hear(3.0) == 1010.0
+    assert clock.correct(1000.0) == 1000.0
+    assert clock.correct(90_000.0) == 1005.0
+    assert clock.correct(3.0) == 1010.0
 
 
 @pytest.mark.parametrize("jump", [3600, -86_400])

@@ -29,7 +29,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import RequestKind
 from oncehouse.metrics import definitions
 from oncehouse.metrics import server as serving
-from oncehouse.metrics.collect import Sample, collect, stream_samples
+from oncehouse.metrics.collect import MetricSample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.metrics.server import MetricsServer
 from oncehouse.pipeline.progress import Progress, StreamProgress
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_told_and_costs_nothing_else(system, scrape, tmp_
 
 def test_hostile_labels_stay_labels():
     hostile = 'a"} 1\noncehouse_lag_records{x="\\'
-    sample = Sample(definitions.DEAD_LETTERS, ("orders", hostile), 3.0)
+    sample = MetricSample(definitions.DEAD_LETTERS, ("orders", hostile), 3.0)
     told = read(write_text(make_registry(lambda: [sample]))[0].decode())
     assert told == {("oncehouse_dead_letters", (("pipeline", "orders"), ("reason", hostile))): 3.0}
 
@@ -198,7 +198,7 @@ def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
 def serve():
     opened = []
 
-    def start(auth, collecting=lambda: [Sample(definitions.SCRAPE_SECONDS, (), 1.0)]):
+    def start(auth, collecting=lambda: [MetricSample(definitions.SCRAPE_SECONDS, (), 1.0)]):
         opened.append(MetricsServer(auth, make_registry(collecting)))
         return opened[-1].port
 

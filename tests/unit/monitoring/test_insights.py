@@ -29,13 +29,13 @@ from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, ope
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request
-from oncehouse.ledger.catalog.row_mappers import letter_file_of
+from oncehouse.ledger.catalog.row_mappers import dead_letter_file_of
 from oncehouse.ledger.models import (
     AttemptOutcome,
     BatchStatus,
     Counts,
+    DeadLetterKind,
     EpochKind,
-    LetterKind,
     RequestKind,
     Stage,
 )
@@ -44,7 +44,7 @@ from oncehouse.metrics.collect import _request_samples
 from oncehouse.metrics.definitions import WAITING_FOR_SCHEMA
 from oncehouse.monitoring import batches
 from oncehouse.monitoring import overview as insights
-from oncehouse.monitoring.actions import count_letters
+from oncehouse.monitoring.actions import count_dead_letters
 from oncehouse.monitoring.dead_letters import list_dead_letters, show_beginning
 from oncehouse.pipeline.dead_letters.filter import Selection
 
@@ -246,9 +246,11 @@ def test_looking_reads_no_more_files_of_letters_than_are_shown(catalog, store, m
     register(catalog, token, make_registration(dead_letter_files=many))
     read = []
     for module in (epochs, dead_letters):
-        monkeypatch.setattr(module, "letter_file_of", lambda row: read.append(row) or letter_file_of(row))
+        monkeypatch.setattr(
+            module, "dead_letter_file_of", lambda row: read.append(row) or dead_letter_file_of(row)
+        )
     assert insights.read_overview(catalog).dead_letters == {"not_json": 400}
-    assert count_letters(catalog) == {"not_json": 400}
+    assert count_dead_letters(catalog) == {"not_json": 400}
     assert read == []
     assert len(list_dead_letters(catalog, store, limit=3).dead_letters) == 3
     assert len(read) < 200
@@ -296,7 +298,7 @@ def test_a_hint_keeps_what_is_printable(text):
 def test_of_many_schemas_that_records_wait_for_twenty_are_named_and_the_others_counted(catalog, capsys):
     token = take_lease(catalog)
     schemas = {"real": 3, **{str(number): 1 for number in range(100, 400)}}
-    waiting = replace(make_dead_letters("w", rows=303), reasons=schemas, kind=LetterKind.WAITING)
+    waiting = replace(make_dead_letters("w", rows=303), reasons=schemas, kind=DeadLetterKind.WAITING)
     register(catalog, token, make_registration(dead_letter_files=(waiting,)))
     overview = insights.read_overview(catalog)
     assert next(iter(overview.waiting.items())) == ("real", 3)

@@ -29,10 +29,10 @@ from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     DuplicateFile,
     EpochKind,
     KeyFile,
-    LetterKind,
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
@@ -114,7 +114,7 @@ def put_duplicates(store: FileStore, epoch: int, events: list[int]) -> Duplicate
 
 
 def put_dead_letters(
-    store: FileStore, name: str, offset: int, kind: LetterKind = LetterKind.DEAD
+    store: FileStore, name: str, offset: int, kind: DeadLetterKind = DeadLetterKind.DEAD
 ) -> DeadLetterFile:
     letters = raw([(offset, 0)]).append_column("reason", pa.array(["not_json"]))
     letters = letters.append_column("detail", pa.array(["no\x1bjson"]))
@@ -141,7 +141,7 @@ def ledger(catalog, store) -> int:
             duplicate_files=(put_duplicates(store, 1, [0]),),
             dead_letter_files=(
                 put_dead_letters(store, "dead", 2),
-                put_dead_letters(store, "waiting", 3, LetterKind.WAITING),
+                put_dead_letters(store, "waiting", 3, DeadLetterKind.WAITING),
             ),
         ),
     )

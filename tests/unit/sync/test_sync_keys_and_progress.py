@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.cli.sync.key_progress import INTERVAL_SECONDS, KeyProgressView, spell_progress
+from oncehouse.cli.sync.key_progress import INTERVAL_SECONDS, KeyProgressView, format_progress
 from oncehouse.column_types.parser import parse_type
 from oncehouse.sync.backfill.backfill import SMALLEST_CHUNK, next_chunk
 from oncehouse.sync.backfill.checkpoint import BackfillCheckpoint
@@ -28,10 +28,12 @@ def test_a_chunk_grows_never_and_shrinks_only_when_the_lease_is_in_danger(size, 
 
 def test_a_line_tells_how_far_it_is_and_how_long_it_takes():
     half = KeyProgress(sync="OrderSync", doing="backfill", keys=500, estimate=1_000)
-    assert spell_progress(half, 100.0) == (
+    assert format_progress(half, 100.0) == (
         "OrderSync: backfill: 500 of about 1,000 keys (50%), 100/s, 5 s left"
     )
-    assert spell_progress(KeyProgress(sync="S", doing="backfill"), None) == ("S: backfill: 0 of about 0 keys")
+    assert format_progress(KeyProgress(sync="S", doing="backfill"), None) == (
+        "S: backfill: 0 of about 0 keys"
+    )
 
 
 def test_lines_keep_an_interval_and_are_json_where_asked(capsys):

@@ -31,7 +31,7 @@ from oncehouse.web.app import Dashboard
 from oncehouse.web.formatting import draw_curve, format_short, make_visible
 from oncehouse.web.live_updates import FragmentCache, write_event
 from oncehouse.web.security import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
-from oncehouse.web.server import Server, listen
+from oncehouse.web.server import DashboardServer, listen
 
 TOKEN = "correct-horse-battery-staple"
 PAGES = {
@@ -677,7 +677,7 @@ def serve(monitor):
 
     def start(**options) -> str:
         auth = make_http_auth("127.0.0.1:0", token=None)
-        opened.append(Server(Dashboard(monitor, auth, refresh_seconds=0.1, **options), listen(auth)))
+        opened.append(DashboardServer(Dashboard(monitor, auth, refresh_seconds=0.1, **options), listen(auth)))
         return f"http://127.0.0.1:{opened[-1].port}"
 
     yield start
@@ -716,7 +716,7 @@ def next_event(lines) -> str:
 
 def test_a_stream_ends_with_the_server(monitor):
     auth = make_http_auth("127.0.0.1:0", token=None)
-    server = Server(Dashboard(monitor, auth, refresh_seconds=0.05), listen(auth))
+    server = DashboardServer(Dashboard(monitor, auth, refresh_seconds=0.05), listen(auth))
     with (
         httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as client,
         client.stream("GET", "/leases", headers={"accept": "text/event-stream"}) as answer,

@@ -12,7 +12,7 @@ import typer
 
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.etl.options import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
-from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, show_table
+from oncehouse.cli.output import plain, print_note, say, show_error, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.common import structured_logging
@@ -153,7 +153,7 @@ def _describe_step(step: TopicStep) -> PlannedStep:
 def _show_step(step: TopicStep) -> None:
     from oncehouse.etl.steps.explain import explain
 
-    span = f"after {_spell(step.span.last)} up to {_spell(step.span.next)}"
+    span = f"after {_format_position(step.span.last)} up to {_format_position(step.span.next)}"
     rows = f", {step.span.rows:,} rows of {step.topic.depends_on[0]}" if step.span.rows else ""
     say(f"-- {step.topic.topic} → {step.topic.dst}: {span}{rows}")
     for number, operation in enumerate(step.operations, start=1):
@@ -161,7 +161,7 @@ def _show_step(step: TopicStep) -> None:
     say("")
 
 
-def _spell(position: Position) -> str:
+def _format_position(position: Position) -> str:
     return format_position(position) if position.time_ms else "the start"
 
 
@@ -180,11 +180,11 @@ def run(
         read_offsets(etl)
         sync_lineage(etl)
         try:
-            with Stop(say_aside) as stop, open_scheduler(etl) as scheduler:
+            with Stop(print_note) as stop, open_scheduler(etl) as scheduler:
                 if once:
                     _run_once(scheduler, stop, report)
                 else:
-                    scheduler.run(stop.asked, report=report.take)
+                    scheduler.run(stop.requested, report=report.take)
         except KeyboardInterrupt:
             # Python would wait for inserts under way before it ends; the second signal asked not to.
             os._exit(INTERRUPTED_EXIT_CODE)
@@ -196,14 +196,14 @@ def run(
 
 
 def _run_once(scheduler: Scheduler, stop: Stop, report: Report) -> None:
-    while not stop.asked.is_set():
+    while not stop.requested.is_set():
         done = scheduler.run_round()
         report.take(done)
         if not done.did_something and not scheduler.find_late_rows(at_once=True):
             return
 
 
-def _tell_step(done: StepDone) -> str:
+def _describe_outcome(done: StepDone) -> str:
     step = f"{done.topic}: {done.rows:,} rows" + (f" ({done.job_kind})" if done.job_kind else "")
     return "\n".join([step, *(f"{done.topic}: warning: {one}" for one in done.warnings)])
 
@@ -231,7 +231,7 @@ class Report:
                 self.steps[outcome.topic] += 1
                 self.rows[outcome.topic] += outcome.rows
                 self.failed.pop(outcome.topic, None)
-                self._line(StepDoneEvent(done=outcome), _tell_step(outcome))
+                self._line(StepDoneEvent(done=outcome), _describe_outcome(outcome))
             elif isinstance(outcome, StepFailed):
                 self.failed[outcome.topic] = outcome.why
                 self._line(
@@ -244,7 +244,7 @@ class Report:
             show_json(event)
         elif structured_logging.is_started():
             level = logging.INFO if isinstance(event, StepDoneEvent) else logging.WARNING
-            say_aside(text, level, **plain(event))
+            print_note(text, level, **plain(event))
         else:
             say(text)
 

@@ -120,18 +120,18 @@ def resume(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: 
 
 
 def _change(
-    file: SettingsFile, topic: str, change: Callable[[Etl, str], Offset], told: str, *, as_json: bool
+    file: SettingsFile, topic: str, change: Callable[[Etl, str], Offset], message: str, *, as_json: bool
 ) -> None:
     with open_etl(file) as etl:
         row = change(etl, topic)
-    _show_offset(row, told, as_json=as_json)
+    _show_offset(row, message, as_json=as_json)
 
 
-def _show_offset(row: Offset, told: str, *, as_json: bool) -> None:
+def _show_offset(row: Offset, message: str, *, as_json: bool) -> None:
     if as_json:
         show_json(TopicOffset(offset=row))
     else:
-        say(told)
+        say(message)
 
 
 def declare(
@@ -169,12 +169,12 @@ def declare(
         read_offsets(etl)
         if position is None:
             row = declarations.withdraw(etl.store, source.topic)
-            told = f"{source.dst} has come as far as its newest row"
+            message = f"{source.dst} has come as far as its newest row"
         else:
             upto = parse_declared(position)
             row = declarations.declare(etl.store, source.topic, upto, consumer=consumer, is_forced=force)
-            told = f"{source.dst} is declared to have come to {format_position(row.last)}"
-    _show_offset(row, told, as_json=as_json)
+            message = f"{source.dst} is declared to have come to {format_position(row.last)}"
+    _show_offset(row, message, as_json=as_json)
 
 
 def parse_declared(text: str) -> Position:

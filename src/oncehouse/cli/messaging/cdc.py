@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oncehouse.messaging.cdc.health import CdcStatus
     from oncehouse.messaging.settings import MessagingSettings
 
-LOOK_EXIT_CODE = 3
+PROBLEM_EXIT_CODE = 3
 """Something is not as it should be; `verify` ends with the same."""
 
 app = typer.Typer(no_args_is_help=True, help="Changes of a PostgreSQL database, through Debezium.")
@@ -102,7 +102,7 @@ def init(
     if as_json:
         show_json(CdcFiles(files=written, tables=_commands(draft, folder), warnings=draft.warnings))
         return
-    _tell_draft(draft, folder, written, password)
+    _print_draft(draft, folder, written, password)
 
 
 def _draft(
@@ -170,7 +170,7 @@ def _commands(draft: Draft, folder: Path) -> dict[str, str]:
     }
 
 
-def _tell_draft(draft: Draft, folder: Path, written: list[Path], password: str) -> None:
+def _print_draft(draft: Draft, folder: Path, written: list[Path], password: str) -> None:
     say("wrote " + "\n      ".join(str(path) for path in written))
     for warning in draft.warnings:
         say(f"warning: {warning}")
@@ -237,13 +237,13 @@ def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None
     else:
         _show_status(found)
     if found.problems:
-        raise typer.Exit(LOOK_EXIT_CODE)
+        raise typer.Exit(PROBLEM_EXIT_CODE)
 
 
 def _show_status(found: CdcStatus) -> None:
     from oncehouse.common.formatting import format_bytes
 
-    def spell(count: int | None) -> str:
+    def format_count(count: int | None) -> str:
         return "-" if count is None else format_bytes(count)
 
     show_table(
@@ -261,9 +261,9 @@ def _show_status(found: CdcStatus) -> None:
             [
                 report.slot.name,
                 "yes" if report.slot.active else "no",
-                spell(report.slot.lag_bytes),
-                spell(report.slot.kept_bytes),
-                spell(report.room_bytes),
+                format_count(report.slot.lag_bytes),
+                format_count(report.slot.kept_bytes),
+                format_count(report.room_bytes),
                 "-" if report.full_in_seconds is None else format_elapsed(report.full_in_seconds),
             ]
             for report in found.slots

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
-from oncehouse.cli.output import decode_text, say, show_facts, show_json, show_table, spell_time, text_width
+from oncehouse.cli.output import decode_text, format_time, say, show_facts, show_json, show_table, text_width
 from oncehouse.cli.pager import paged
 from oncehouse.cli.pipeline.dead_letter_options import parse_time
 from oncehouse.common.json_documents import Answer, Inlined
@@ -73,7 +73,7 @@ _BEGINNING_CHARACTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlqLetter:
+class DlqDeadLetter:
     position: str
     origin: str | None
     origin_time: str | None
@@ -91,15 +91,15 @@ class Header:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DlqLetters(Answer, of=("dlq list",)):
+class DlqList(Answer, of=("dlq list",)):
     topic: str
     errors: Mapping[str, ErrorCount]
-    newest: list[DlqLetter]
+    newest: list[DlqDeadLetter]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneDlqLetter(Answer, of=("dlq show",)):
-    letter: Inlined[DlqLetter]
+class DlqDeadLetterDetail(Answer, of=("dlq show",)):
+    letter: Inlined[DlqDeadLetter]
     key: bytes | None
     value: bytes | None
     value_text: str | None
@@ -107,13 +107,13 @@ class OneDlqLetter(Answer, of=("dlq show",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayedLetters(Answer, of=("dlq replay",)):
+class ReplayedDeadLetters(Answer, of=("dlq replay",)):
     topic: str
     done: Inlined[ReplayResult]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PurgedLetters(Answer, of=("dlq purge",)):
+class PurgedDeadLetters(Answer, of=("dlq purge",)):
     topic: str
     deleted: int
     never_replayed: int
@@ -135,25 +135,25 @@ def list_(
     """Count dead letters by error, and list the newest."""
     from oncehouse.messaging.retries.dead_letters import count_by_error, select_dead_letters
 
-    letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
-    marks = letters.read_marks()
+    store, choice = open_store(topic, file, named=named), make_choice(error, since, at)
+    marks = store.read_marks()
     newest: list[tuple[float, int, TopicDeadLetter]] = []
 
-    def noting() -> Any:
-        for number, letter in enumerate(select_dead_letters(letters.read(), choice)):
-            entry = (letter.failed_at or 0.0, number, letter)
+    def keep_newest() -> Any:
+        for number, dead_letter in enumerate(select_dead_letters(store.read(), choice)):
+            entry = (dead_letter.failed_at or 0.0, number, dead_letter)
             (heapq.heappush if len(newest) < limit else heapq.heappushpop)(newest, entry)
-            yield letter
+            yield dead_letter
 
-    counts = count_by_error(noting(), marks)
-    shown = [letter for _, _, letter in sorted(newest, reverse=True)][:limit]
+    counts = count_by_error(keep_newest(), marks)
+    shown = [dead_letter for _, _, dead_letter in sorted(newest, reverse=True)][:limit]
     if as_json:
-        newest_first = [_describe(letter, marks) for letter in shown]
-        show_json(DlqLetters(topic=letters.topic, errors=counts, newest=newest_first))
+        newest_first = [_describe(dead_letter, marks) for dead_letter in shown]
+        show_json(DlqList(topic=store.topic, errors=counts, newest=newest_first))
     else:
-        _show_counts(counts, empty=f"no dead letters in {letters.topic}")
-        for letter in shown:
-            _show_line(letter, marks)
+        _show_counts(counts, empty=f"no dead letters in {store.topic}")
+        for dead_letter in shown:
+            _show_line(dead_letter, marks)
 
 
 @app.command()
@@ -170,18 +170,18 @@ def show(
         raise ConfigurationError(
             f"{position!a} is not a position; write topic/partition/offset, such as events.dlq/0/42"
         )
-    letters = open_letters(place.topic, file, named=True)
-    letter = letters.find(place.partition, place.offset)
-    if letter is None:
+    store = open_store(place.topic, file, named=True)
+    dead_letter = store.find(place.partition, place.offset)
+    if dead_letter is None:
         raise ConfigurationError(
             f"No dead letter at {position}; `oncehouse dlq list {place.topic}` shows those there are."
         )
-    marks = letters.read_marks()
-    message, described = letter.message, _describe(letter, marks)
+    marks = store.read_marks()
+    message, described = dead_letter.message, _describe(dead_letter, marks)
     own = [(name, value) for name, value in own_headers(message)]
     if as_json:
         show_json(
-            OneDlqLetter(
+            DlqDeadLetterDetail(
                 letter=described,
                 key=message.key,
                 value=message.value,
@@ -213,15 +213,15 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to where they came from; each once, however often this is asked for or cut off."""
-    letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
-    done = letters.replay(choice, to=None if to is None else _check(to))
+    store, choice = open_store(topic, file, named=named), make_choice(error, since, at)
+    done = store.replay(choice, to=None if to is None else _check(to))
     if as_json:
-        show_json(ReplayedLetters(topic=letters.topic, done=done))
+        show_json(ReplayedDeadLetters(topic=store.topic, done=done))
         return
     say(f"{done.sent:,} sent, {done.known:,} replayed before")
     if done.strangers:
         say(
-            f"{done.strangers:,} left: they do not say that they came from a topic of {letters.topic}; name one by --to"
+            f"{done.strangers:,} left: they do not say that they came from a topic of {store.topic}; name one by --to"
         )
 
 
@@ -244,27 +244,27 @@ def purge(
     """Delete dead letters permanently, after a summary and a question."""
     from oncehouse.messaging.retries.dead_letters import count_by_error, plan_purge
 
-    letters = open_letters(topic, file, named=named)
-    marks = letters.read_marks()
-    ends, gone = plan_purge(letters.read(), parse_time(until))
+    store = open_store(topic, file, named=named)
+    marks = store.read_marks()
+    ends, gone = plan_purge(store.read(), parse_time(until))
     counts = count_by_error(gone, marks)
     lost = sum(tally.letters - tally.replayed for tally in counts.values())
     if not as_json:
-        _show_counts(counts, empty=f"no dead letters to purge in {letters.topic}")
+        _show_counts(counts, empty=f"no dead letters to purge in {store.topic}")
     if gone and not yes:
         _ask(
-            f"\nDelete {len(gone):,} dead letters of {letters.topic}, {lost:,} of them never replayed?",
+            f"\nDelete {len(gone):,} dead letters of {store.topic}, {lost:,} of them never replayed?",
             as_json=as_json,
         )
     if ends:
-        letters.delete(ends)
+        store.delete(ends)
     if as_json:
-        show_json(PurgedLetters(topic=letters.topic, deleted=len(gone), never_replayed=lost))
+        show_json(PurgedDeadLetters(topic=store.topic, deleted=len(gone), never_replayed=lost))
     elif gone:
         say(f"{len(gone):,} deleted")
 
 
-def open_letters(topic: str, file: Path, *, named: bool) -> DeadLetterStore:
+def open_store(topic: str, file: Path, *, named: bool) -> DeadLetterStore:
     from oncehouse.messaging.retries.dead_letter_store import DeadLetterStore
     from oncehouse.messaging.retries.dead_letters import dead_letter_topic_of
     from oncehouse.messaging.settings import load_messaging
@@ -304,34 +304,34 @@ def _show_counts(counts: Mapping[str, ErrorCount], *, empty: str) -> None:
     show_table(["error", "letters", "replayed"], rows, empty=empty)
 
 
-def _show_line(letter: TopicDeadLetter, marks: ReplayMarks) -> None:
-    described = _describe(letter, marks)
-    failed = spell_time(letter.failed_at)
-    again = "  (replayed)" if described.replayed else ""
-    say(f"\n{described.position}  {failed}  from {described.origin or 'an unknown topic'}{again}")
+def _show_line(dead_letter: TopicDeadLetter, marks: ReplayMarks) -> None:
+    described = _describe(dead_letter, marks)
+    failed = format_time(dead_letter.failed_at)
+    replayed = "  (replayed)" if described.replayed else ""
+    say(f"\n{described.position}  {failed}  from {described.origin or 'an unknown topic'}{replayed}")
     width = text_width() - 2
-    if letter.error:
-        say(textwrap.fill(letter.error, width, initial_indent="  ", subsequent_indent="  ", max_lines=3))
+    if dead_letter.error:
+        say(textwrap.fill(dead_letter.error, width, initial_indent="  ", subsequent_indent="  ", max_lines=3))
     if (begins := described.begins) is not None:
         say(f"  {begins if len(begins) <= width else begins[: width - 1] + '…'}")
 
 
-def _describe(letter: TopicDeadLetter, marks: ReplayMarks) -> DlqLetter:
+def _describe(dead_letter: TopicDeadLetter, marks: ReplayMarks) -> DlqDeadLetter:
     from oncehouse.messaging.retries.dead_letters import is_replayed, position_of
     from oncehouse.monitoring.dead_letters import show_beginning
 
-    value = letter.message.value
-    return DlqLetter(
-        position=str(position_of(letter.message)),
-        origin=None if letter.origin is None else str(letter.origin),
-        origin_time=_moment(letter.origin_time),
-        attempts=letter.attempts,
-        error=letter.error,
-        failed_at=_moment(letter.failed_at),
-        replayed=is_replayed(letter, marks),
+    value = dead_letter.message.value
+    return DlqDeadLetter(
+        position=str(position_of(dead_letter.message)),
+        origin=None if dead_letter.origin is None else str(dead_letter.origin),
+        origin_time=_moment(dead_letter.origin_time),
+        attempts=dead_letter.attempts,
+        error=dead_letter.error,
+        failed_at=_moment(dead_letter.failed_at),
+        replayed=is_replayed(dead_letter, marks),
         begins=None if value is None else show_beginning(value[: _BEGINNING_CHARACTERS * 4]),
     )
 
 
 def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else spell_time(seconds)
+    return None if seconds is None else format_time(seconds)

@@ -10,7 +10,7 @@ import typer
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.messaging.inbox_options import OneInbox, open_inbox
 from oncehouse.cli.messaging.inbox_run import serve, work
-from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.output import format_time, say, show_facts, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.errors import ConfigurationError
@@ -155,7 +155,7 @@ def list_(
                 one.message_id,
                 one.state,
                 one.attempts,
-                spell_time(one.received_at),
+                format_time(one.received_at),
                 _first_line(one.error),
             )
             for one in found
@@ -201,12 +201,12 @@ def _show(entry: InboxEntry) -> None:
             "state": entry.state,
             "attempts": entry.attempts,
             "came from": message.position if message.offset >= 0 else "the HTTP inlet",
-            "received (UTC)": spell_time(entry.received_at),
-            "settled (UTC)": spell_time(entry.settled_at),
+            "received (UTC)": format_time(entry.received_at),
+            "settled (UTC)": format_time(entry.settled_at),
             "error": entry.error,
-            "key": _spell_bytes(message.key),
-            "value": _spell_bytes(message.value),
-            **{f"header {name}": _spell_bytes(value) for name, value in message.headers},
+            "key": _format_payload(message.key),
+            "value": _format_payload(message.value),
+            **{f"header {name}": _format_payload(value) for name, value in message.headers},
         }
     )
     say("")
@@ -227,7 +227,7 @@ def retry(
     chosen = _chosen(ids, everything=everything)
     with open_inbox(file) as opened:
         changed = retry_inbox(opened, opened.settings.require_name(inbox), chosen)
-    _tell(changed, "will be tried again by the workers", as_json=as_json)
+    _print_changed(changed, "will be tried again by the workers", as_json=as_json)
 
 
 @app.command()
@@ -248,7 +248,7 @@ def drop(
         name = settings.require_name(inbox)
         with opened.transact("dropping messages") as connection:
             changed = drop_entries(connection, name, chosen, keep_seconds=settings.keep)
-    _tell(changed, "dropped", as_json=as_json)
+    _print_changed(changed, "dropped", as_json=as_json)
 
 
 @app.command()
@@ -270,7 +270,7 @@ def _chosen(ids: list[str] | None, *, everything: bool) -> list[str] | None:
     return ids
 
 
-def _tell(changed: list[str], what: str, *, as_json: bool) -> None:
+def _print_changed(changed: list[str], what: str, *, as_json: bool) -> None:
     if as_json:
         show_json(ChangedEntries(messages=changed))
     else:
@@ -281,7 +281,7 @@ def _first_line(text: str | None) -> str | None:
     return None if text is None else text.partition("\n")[0]
 
 
-def _spell_bytes(value: bytes | None) -> str | None:
+def _format_payload(value: bytes | None) -> str | None:
     if value is None:
         return None
     try:

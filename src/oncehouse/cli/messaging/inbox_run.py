@@ -12,7 +12,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
 from oncehouse.cli.messaging.inbox_options import OneInbox, find_handler, open_inbox
-from oncehouse.cli.output import say, say_aside, show_error, show_json
+from oncehouse.cli.output import print_note, say, show_error, show_json
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.common import structured_logging
 from oncehouse.common.extras import needs_extra
@@ -59,7 +59,7 @@ def work(
             settings=opened.settings.for_worker(),
             report=lambda error: show_error(str(error)),
         )
-        with Stop(say_aside) as stop:
+        with Stop(print_note) as stop:
             _run(worker, stop, once=once)
     if as_json:
         show_json(WorkEnd(inbox=name, counts=worker.counts))
@@ -67,17 +67,17 @@ def work(
         counts = worker.counts
         say(f"{name}: {counts.done:,} handled, {counts.failed:,} attempts failed, {counts.parked:,} parked")
         if counts.failed:
-            say_aside("`oncehouse inbox list --state waiting --state parked` shows why")
+            print_note("`oncehouse inbox list --state waiting --state parked` shows why")
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
 def _run(worker: InboxWorker, stop: Stop, *, once: bool) -> None:
-    def wait_for_the_wish() -> None:
-        stop.asked.wait()
+    def wait_for_request() -> None:
+        stop.requested.wait()
         worker.stop()
 
-    threading.Thread(target=wait_for_the_wish, daemon=True).start()
+    threading.Thread(target=wait_for_request, daemon=True).start()
     try:
         worker.run(once=once)
     except KeyboardInterrupt:
@@ -105,12 +105,12 @@ def serve(
         inlet = settings.inlet
         token = None if inlet.token is None else inlet.token.get_secret_value()
         app = InboxEndpoint(inboxes, token=token, max_body_bytes=inlet.max_body).app
-        with listen(inlet.host, inlet.port) as listener, Stop(say_aside) as stop:
+        with listen(inlet.host, inlet.port) as listener, Stop(print_note) as stop:
             host, port = listener.getsockname()[:2]
             say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port} for {', '.join(inboxes)}")
             sys.stdout.flush()  # the reader of this line may be a pipe
             try:
-                run_server(app, listener, stop.asked, drain_seconds=settings.drain)
+                run_server(app, listener, stop.requested, drain_seconds=settings.drain)
             except KeyboardInterrupt:
                 os._exit(INTERRUPTED_EXIT_CODE)
     if stop.interrupted:

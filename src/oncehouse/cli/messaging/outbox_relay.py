@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
-from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, visible
+from oncehouse.cli.output import plain, print_note, say, show_error, show_json, visible
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
 from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
@@ -51,7 +51,7 @@ def relay(
     work = open_relay(settings)
     try:
         with RelayView(table=settings.outbox.table, as_json=as_json) as view, Stop(view.say) as stop:
-            done = in_thread(lambda: work.run(stop=stop.asked, once=once, progress=view))
+            done = in_thread(lambda: work.run(stop=stop.requested, once=once, progress=view))
             view.end(done)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED_EXIT_CODE)  # the second signal asked not to wait for what is under way
@@ -79,7 +79,7 @@ def open_relay(settings: MessagingSettings) -> Relay:
     )
 
 
-def spell_progress(progress: RelayProgress) -> str:
+def format_progress(progress: RelayProgress) -> str:
     line = (
         f"sent {progress.sent:,} ({progress.rows_per_second:,.0f}/s), parked {progress.parked:,}, "
         f"buckets {progress.buckets}, relays {progress.relays}"
@@ -96,28 +96,28 @@ class RelayView(AbstractContextManager["RelayView"]):
         self._table = table
         self._as_json = as_json
         self._clock = clock
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
         self._live: Live | None = None
         if not as_json and not structured_logging.is_started() and sys.stdout.isatty():
             self._live = Live(Text(f"{table}: starting"), console=Console(), refresh_per_second=4)
 
     def __call__(self, progress: RelayProgress) -> None:
         if self._live is not None:
-            self._live.update(Text(visible(f"{self._table}: {spell_progress(progress)}")))
-        elif self._clock() - self._told_at >= LINE_SECONDS:
-            self._told_at = self._clock()
+            self._live.update(Text(visible(f"{self._table}: {format_progress(progress)}")))
+        elif self._clock() - self._reported_at >= LINE_SECONDS:
+            self._reported_at = self._clock()
             self._write("progress", progress)
 
     def end(self, progress: RelayProgress) -> None:
         if self._live is not None:
-            self._live.update(Text(visible(f"{self._table}: {spell_progress(progress)}")), refresh=True)
+            self._live.update(Text(visible(f"{self._table}: {format_progress(progress)}")), refresh=True)
         else:
             self._write("end", progress)
 
     def say(self, message: str) -> None:
         """Next to the numbers; on standard error, so that it never mixes with JSON."""
         if self._live is None:
-            say_aside(message)
+            print_note(message)
             return
         self._live.console.print(Text(visible(message)))
 
@@ -125,9 +125,9 @@ class RelayView(AbstractContextManager["RelayView"]):
         if self._as_json:
             show_json(RelayLine(event=event, table=self._table, progress=progress))
         elif structured_logging.is_started():
-            say_aside(event, table=self._table, **plain(progress))
+            print_note(event, table=self._table, **plain(progress))
         else:
-            say(f"{self._table}: {spell_progress(progress)}")
+            say(f"{self._table}: {format_progress(progress)}")
 
     def __enter__(self) -> Self:
         if self._live is not None:

@@ -76,7 +76,7 @@ def list_facts(found: OutboxStatus) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "outbox": found.table,
         "waiting": found.waiting,
-        "oldest": spell_age(found.oldest_seconds),
+        "oldest": format_age(found.oldest_seconds),
         "parked": found.parked,
         "behind them": found.behind,
     }
@@ -95,7 +95,7 @@ def show_parked(messages: tuple[ParkedMessage, ...]) -> None:
     show_table(
         ["parked", "topic", "key", "behind", "attempts", "age", "why"],
         [
-            (m.id, m.topic, decode_text(m.key), m.behind, m.attempts, spell_age(m.age_seconds), m.error)
+            (m.id, m.topic, decode_text(m.key), m.behind, m.attempts, format_age(m.age_seconds), m.error)
             for m in messages
         ],
         empty="nothing is parked",
@@ -156,5 +156,5 @@ def _which(ids: list[UUID] | None, topic: str | None, *, every: bool) -> ParkedS
     return ParkedSelection(ids=ids or (), topic=topic, all=every)
 
 
-def spell_age(seconds: float | None) -> str | None:
+def format_age(seconds: float | None) -> str | None:
     return None if seconds is None else format_elapsed(max(0.0, seconds))

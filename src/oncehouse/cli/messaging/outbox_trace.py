@@ -81,10 +81,10 @@ def trace(
     found = MessageTrace(
         message_id=str(message_id), outbox=row, kafka=places, pipeline=_trace_pipeline(reader, places)
     )
-    _tell(found, as_json=as_json)
+    _print_trace(found, as_json=as_json)
 
 
-def _tell(found: MessageTrace, *, as_json: bool) -> None:
+def _print_trace(found: MessageTrace, *, as_json: bool) -> None:
     if as_json:
         show_json(TracedMessage(trace=found))
     else:
@@ -152,8 +152,8 @@ def _trace_pipeline(
     if isinstance(places, NoAnswer) or not places.places:
         return NoAnswer(why="not asked: its place in Kafka is not known", failed=False)
 
-    def look() -> tuple[PipelineTrace, ...]:
+    def read_traces() -> tuple[PipelineTrace, ...]:
         with open_ledger(pipeline) as catalog:
             return trace_places(pipeline, catalog, places.places)
 
-    return ask(look)
+    return ask(read_traces)

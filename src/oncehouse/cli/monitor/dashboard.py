@@ -19,7 +19,7 @@ from oncehouse.cli.monitor_options import (
     choose_targets,
     read_token,
 )
-from oncehouse.cli.output import say, say_aside
+from oncehouse.cli.output import print_note, say
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
 
 DEFAULT_ADDRESS = "127.0.0.1:8088"
@@ -51,17 +51,17 @@ def dashboard(
     auth = make_http_auth(listen, token=read_token(token_file), names=allow_host or [])
     from oncehouse.monitoring.monitor import Monitor
     from oncehouse.web.app import Dashboard
-    from oncehouse.web.server import Server
+    from oncehouse.web.server import DashboardServer
     from oncehouse.web.server import listen as open_listener
 
     monitor = Monitor(targets)
     listener = open_listener(auth)
-    server = Server(Dashboard(monitor, auth, read_only=read_only, say=say_aside), listener)
+    server = DashboardServer(Dashboard(monitor, auth, read_only=read_only, say=print_note), listener)
     try:
-        with Stop(lambda _text: say_aside("stopping")) as stop:
+        with Stop(lambda _text: print_note("stopping")) as stop:
             host = f"[{auth.host}]" if ":" in auth.host else auth.host
             say(f"dashboard at http://{host}:{server.port}/ (Ctrl-C ends it)")
-            while server.is_alive() and not stop.asked.wait(0.2):
+            while server.is_alive() and not stop.requested.wait(0.2):
                 pass
     finally:
         server.close()

@@ -118,9 +118,9 @@ def _serve(targets: MonitorTargets, listen: str, token: str | None) -> None:
     monitor = open_monitor(targets, wait_seconds=1.0)
     server = MetricsServer(auth, make_registry(lambda: collect(monitor)))
     try:
-        with Stop(_say_aside) as stop:
+        with Stop(_print_note) as stop:
             say(f"metrics at http://{auth.host}:{server.port}/metrics")
-            while not stop.asked.wait(0.5):
+            while not stop.requested.wait(0.5):
                 pass
     finally:
         server.close()
@@ -129,5 +129,5 @@ def _serve(targets: MonitorTargets, listen: str, token: str | None) -> None:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
 
-def _say_aside(text: str) -> None:
+def _print_note(text: str) -> None:
     sys.stderr.write(text.partition(":")[0] + "\n")

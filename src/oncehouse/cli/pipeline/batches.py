@@ -10,7 +10,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_ledger
-from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.output import format_time, say, show_facts, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.config.file_loader import load_pipeline
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
-    from oncehouse.ledger.models import Batch
+    from oncehouse.ledger.models import LedgerBatch
     from oncehouse.monitoring.batches import BatchDetail, BatchView
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, show one, retry a parked one.")
@@ -29,7 +29,7 @@ app = typer.Typer(no_args_is_help=True, help="Batches: list them, show one, retr
 
 @dataclass(frozen=True, kw_only=True)
 class UnprovenViews(Answer, of=("batches views",)):
-    batches: tuple[Batch, ...]
+    batches: tuple[LedgerBatch, ...]
     rebuilds: dict[str, tuple[ViewRebuild, ...]]
     """By table: how each of its views is rebuilt."""
     settled: bool
@@ -56,7 +56,7 @@ class OneBatch(Answer, of=("batches show",)):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedBatch(Answer, of=("batches retry",)):
-    batch: Batch
+    batch: LedgerBatch
 
 
 @app.command("list")
@@ -136,16 +136,18 @@ def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False
         say(f"batch {batch} of {found.table} will be tried again by `oncehouse run`")
 
 
-def _row(batch: Batch) -> tuple[object, ...]:
-    made, loaded = spell_time(batch.created_at), spell_time(batch.loaded_at)
+def _row(batch: LedgerBatch) -> tuple[object, ...]:
+    made, loaded = format_time(batch.created_at), format_time(batch.loaded_at)
     reason = (batch.reason or "").partition("\n")[0]
     return batch.batch_id, batch.table, batch.status, batch.rows, batch.attempts, made, loaded, reason
 
 
-def _show_views(file: Path, found: Sequence[Batch], rebuilds: Mapping[str, Sequence[ViewRebuild]]) -> None:
+def _show_views(
+    file: Path, found: Sequence[LedgerBatch], rebuilds: Mapping[str, Sequence[ViewRebuild]]
+) -> None:
     show_table(
         ["batch", "table", "rows", "loaded (UTC)"],
-        [(batch.batch_id, batch.table, batch.rows, spell_time(batch.loaded_at)) for batch in found],
+        [(batch.batch_id, batch.table, batch.rows, format_time(batch.loaded_at)) for batch in found],
         empty="no batch's views are in doubt",
     )
     for table, planned in rebuilds.items():
@@ -177,8 +179,8 @@ def _show(detail: BatchDetail) -> None:
             "status": batch.status,
             "rows": batch.rows,
             "bytes": batch.size_bytes,
-            "made (UTC)": spell_time(batch.created_at),
-            "loaded (UTC)": spell_time(batch.loaded_at),
+            "made (UTC)": format_time(batch.created_at),
+            "loaded (UTC)": format_time(batch.loaded_at),
             "outcome unknown": detail.outcome_unknown,
             "reason": batch.reason,
         }
@@ -187,7 +189,14 @@ def _show(detail: BatchDetail) -> None:
     show_table(
         ["attempt", "started (UTC)", "finished (UTC)", "outcome", "query id", "detail"],
         [
-            (x.attempt, spell_time(x.started_at), spell_time(x.finished_at), x.outcome, x.query_id, x.detail)
+            (
+                x.attempt,
+                format_time(x.started_at),
+                format_time(x.finished_at),
+                x.outcome,
+                x.query_id,
+                x.detail,
+            )
             for x in detail.attempts
         ],
         empty="not tried yet",

@@ -87,11 +87,15 @@ def chaos(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     number = random.randint(1, _GREATEST_SEED) if seed is None else seed  # noqa: S311 - told, to be repeated
     plan = make_plan(file, events=events, seed=number, sample=records)
-    tell = _teller()
+    print_line = _make_printer()
     for note in plan.notes:
-        tell(f"note: {note}")
+        print_line(f"note: {note}")
     report = play_all(
-        plan, chosen, with_defects=with_defects, say=tell, on_result=lambda result: tell(_line(result))
+        plan,
+        chosen,
+        with_defects=with_defects,
+        say=print_line,
+        on_result=lambda result: print_line(_line(result)),
     )
     if as_json:
         show_json(_answer(report))
@@ -101,15 +105,15 @@ def chaos(
         raise typer.Exit(NOT_HELD_EXIT_CODE)
 
 
-def _teller() -> Callable[[str], None]:
+def _make_printer() -> Callable[[str], None]:
     """Progress goes to standard error, so that the table and JSON can be taken by themselves."""
     console = open_console(sys.stderr)
     started = time.monotonic()
 
-    def tell(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(f"{time.monotonic() - started:6.1f} s  {visible(text)}")
 
-    return tell
+    return print_line
 
 
 def _line(result: ScenarioResult) -> str:

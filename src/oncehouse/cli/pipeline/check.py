@@ -66,21 +66,21 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
 
     found: list[Finding] = []
     codes: set[int] = set()
-    looks = {
-        "schemas": look_at_schemas,
-        "versions": look_at_versions,
-        "identity": look_at_identity,
-        "shape": look_at_shape,
-        "kafka": look_at_kafka,
-        "clickhouse": look_at_clickhouse,
-        "catalog": look_at_catalog_disk,
-        "ledger": look_at_ledger,
-        "clocks": look_at_clocks,
-        "sample": look_at_sample,
+    checks = {
+        "schemas": examine_schemas,
+        "versions": examine_versions,
+        "identity": examine_identity,
+        "shape": examine_shape,
+        "kafka": examine_kafka,
+        "clickhouse": examine_clickhouse,
+        "catalog": check_catalog_disk,
+        "ledger": examine_ledger,
+        "clocks": examine_clocks,
+        "sample": examine_sample,
     }
-    for where, look in looks.items():
+    for where, run_check in checks.items():
         try:
-            listed = list(look(pipeline))
+            listed = list(run_check(pipeline))
         except UpgradeNeededError as error:
             # A run upgrades it and then checks for itself, so it prevents no run.
             older = Finding(level=Level.WARNING, where="ledger", what=str(error), advice="")
@@ -88,7 +88,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
         except OncehouseError as error:
             what, _, advice = str(error).partition("\n")
             failure = Finding(level=Level.ERROR, where=where, what=what, advice=advice)
-            # Two looks may meet the same server that is away.
+            # Two checks may meet the same server that is away.
             if not any(failure.what == known.what for known in found):
                 found.append(failure)
             codes.add(error.exit_code)
@@ -104,7 +104,7 @@ def _worst(codes: set[int]) -> int:
     return min(lasting) if lasting else max(codes, default=0)
 
 
-def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_identity(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.schema.identity_guard import identity_of
 
     if pipeline.identity.from_schema is False:
@@ -115,7 +115,7 @@ def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
     return ()
 
 
-def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_shape(pipeline: Pipeline) -> Iterable[Finding]:
     """Look-ups and the function; expressions were compiled when the file was read."""
     from oncehouse.pipeline.transform.plan_builder import check_transform
 
@@ -123,7 +123,7 @@ def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
     return ()
 
 
-def look_at_schemas(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_schemas(pipeline: Pipeline) -> Iterable[Finding]:
     """Schema files, and whether the registry answers."""
     from oncehouse.pipeline.schema.discovery import check_schemas
 
@@ -131,7 +131,7 @@ def look_at_schemas(pipeline: Pipeline) -> Iterable[Finding]:
     return ()
 
 
-def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_versions(pipeline: Pipeline) -> Iterable[Finding]:
     """Whether each known version has the fields that ids and tables depend on."""
     from oncehouse.pipeline.checks.preflight import inspect_versions
 
@@ -139,7 +139,7 @@ def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
         return inspect_versions(pipeline, catalog)
 
 
-def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     """Brokers, topics, whether Kafka still has what the ledger has not read, and for how long it will."""
     from oncehouse.pipeline.checks.preflight import check_source, inspect_source
     from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, group_of
@@ -152,22 +152,22 @@ def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     return inspect_source(topics)
 
 
-def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.checks.preflight import inspect_tables
 
     return inspect_tables(pipeline)
 
 
-def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_ledger(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.checks.catalog_durability import inspect_catalog_durability
-    from oncehouse.pipeline.checks.preflight import check_ledger, inspect_room
+    from oncehouse.pipeline.checks.preflight import check_ledger, inspect_storage
 
     with open_catalog(pipeline) as catalog:
         check_ledger(pipeline, catalog)
-        return (*inspect_room(pipeline, catalog), *inspect_catalog_durability(catalog))
+        return (*inspect_storage(pipeline, catalog), *inspect_catalog_durability(catalog))
 
 
-def look_at_catalog_disk(pipeline: Pipeline) -> Iterable[Finding]:
+def check_catalog_disk(pipeline: Pipeline) -> Iterable[Finding]:
     """Apart from the ledger itself, which may not even be readable there."""
     from oncehouse.common.network_disk import refuse_network_disk
     from oncehouse.common.redaction import reveal
@@ -176,14 +176,14 @@ def look_at_catalog_disk(pipeline: Pipeline) -> Iterable[Finding]:
     return ()
 
 
-def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_clocks(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.checks.preflight import inspect_clocks
 
     with open_catalog(pipeline) as catalog:
         return inspect_clocks(pipeline, catalog)
 
 
-def look_at_sample(pipeline: Pipeline) -> Iterable[Finding]:
+def examine_sample(pipeline: Pipeline) -> Iterable[Finding]:
     """The newest records, as the pipeline would read them."""
     from oncehouse.pipeline.checks.preflight import inspect_sample
     from oncehouse.pipeline.ingest.kafka_source import KafkaTopics

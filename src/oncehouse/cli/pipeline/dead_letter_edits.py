@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentLetters(Answer, of=("dead-letters export",)):
+class SentDeadLetters(Answer, of=("dead-letters export",)):
     topic: str
     sent: int
     known: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenLetters(Answer, of=("dead-letters export",)):
+class WrittenDeadLetters(Answer, of=("dead-letters export",)):
     file: Path
     letters: int
 
@@ -91,17 +91,17 @@ def export(
         )
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
-    letters = read_all(pipeline, selection)
+    dead_letters = read_all(pipeline, selection)
     if to is not None:
-        _export_to_topic(pipeline, to, letters, as_json=as_json)
+        _export_to_topic(pipeline, to, dead_letters, as_json=as_json)
     else:
-        _export_to_file(output, letters, as_json=as_json)
+        _export_to_file(output, dead_letters, as_json=as_json)
 
 
 def _export_to_topic(
-    pipeline: Pipeline, topic: str, letters: Iterable[dict[str, Any]], *, as_json: bool
+    pipeline: Pipeline, topic: str, dead_letters: Iterable[dict[str, Any]], *, as_json: bool
 ) -> None:
-    from oncehouse.pipeline.dead_letters.kafka_export import export_letters
+    from oncehouse.pipeline.dead_letters.kafka_export import export_dead_letters
     from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 
     try:
@@ -119,33 +119,33 @@ def _export_to_topic(
             "Name another topic."
         )
     partitions = range(KafkaTopics(kafka).describe(topic)[topic].partitions)
-    done = export_letters(kafka, pipeline.pipeline, topic, letters, partitions=partitions)
+    done = export_dead_letters(kafka, pipeline.pipeline, topic, dead_letters, partitions=partitions)
     if as_json:
-        show_json(SentLetters(topic=topic, sent=done.sent, known=done.known))
+        show_json(SentDeadLetters(topic=topic, sent=done.sent, known=done.known))
     else:
         say(f"{done.sent} dead letters were sent to {topic}; {done.known} were there already")
 
 
-def _export_to_file(output: Path | None, letters: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+def _export_to_file(output: Path | None, dead_letters: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     from oncehouse.pipeline.dead_letters.jsonl import write_line
 
     if output is None:
-        for letter in letters:
-            sys.stdout.write(write_line(letter) + "\n")
+        for dead_letter in dead_letters:
+            sys.stdout.write(write_line(dead_letter) + "\n")
         return
     number = 0
     try:
         # Dead letters may hold private data, and an older file may hold edits.
         with os.fdopen(open_private(output, new=True), "w", encoding="utf-8") as target:
-            for letter in letters:
-                target.write(write_line(letter) + "\n")
+            for dead_letter in dead_letters:
+                target.write(write_line(dead_letter) + "\n")
                 number += 1
     except FileExistsError:
         raise ConfigurationError(f"{output} exists already; name another file or remove it first.") from None
     except OSError as error:
         raise ConfigurationError(f"{output} cannot be written: {error.strerror}") from error
     if as_json:
-        show_json(WrittenLetters(file=output, letters=number))
+        show_json(WrittenDeadLetters(file=output, letters=number))
     else:
         say(
             f"{number} dead letters are in {output}; `oncehouse dead-letters import {output}` takes edited ones"
@@ -264,7 +264,7 @@ def read_all(pipeline: Pipeline, selection: Selection) -> Iterator[dict[str, Any
     for file in files:
         if selection.may_count(file.reasons):
             for found in find_dead_letters(store, file.file, selection):
-                yield from found.letters.to_pylist()
+                yield from found.dead_letters.to_pylist()
 
 
 def find_at(
@@ -280,5 +280,7 @@ def find_at(
     for file in files:
         for found in find_dead_letters(store, file.file, Selection(positions=(span,))):
             yield from (
-                letter for letter in found.letters.to_pylist() if letter["row"] in (None, position.row)
+                dead_letter
+                for dead_letter in found.dead_letters.to_pylist()
+                if dead_letter["row"] in (None, position.row)
             )

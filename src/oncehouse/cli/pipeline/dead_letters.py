@@ -27,7 +27,7 @@ from oncehouse.cli.pipeline.dead_letter_options import (
     make_selection,
     parse_position,
 )
-from oncehouse.cli.pipeline.requests import tell_request
+from oncehouse.cli.pipeline.requests import print_request
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -55,13 +55,13 @@ _After = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterList(Answer, of=("dead-letters list",)):
+class DeadLetterList(Answer, of=("dead-letters list",)):
     reasons: dict[str, int]
     page: Inlined[DeadLetterPage]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LetterBytes:
+class DeadLetterContent:
     """A dead letter as it lies in the ledger, its bytes also as text; of an edit, also what it became."""
 
     topic: str
@@ -82,9 +82,9 @@ class LetterBytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneLetter(Answer, of=("dead-letters show",)):
-    letter: Inlined[LetterBytes | None]
-    history: list[LetterBytes] | None
+class DeadLetterDetail(Answer, of=("dead-letters show",)):
+    letter: Inlined[DeadLetterContent | None]
+    history: list[DeadLetterContent] | None
     """Its edits, newest first, where they were asked for."""
 
 
@@ -104,13 +104,13 @@ def list_(
 ) -> None:
     """Count dead letters by reason and list the newest, each with a hint about its error."""
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.monitoring.actions import count_letters, require_reason
+    from oncehouse.monitoring.actions import count_dead_letters, require_reason
     from oncehouse.monitoring.dead_letters import declared_fields, list_dead_letters
 
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(pipeline) as catalog:
-        counts = count_letters(catalog)
+        counts = count_dead_letters(catalog)
         require_reason(reason, counts)
         page = list_dead_letters(
             catalog,
@@ -121,7 +121,7 @@ def list_(
             fields=declared_fields(pipeline),
         )
     if as_json:
-        show_json(LetterList(reasons=counts, page=page))
+        show_json(DeadLetterList(reasons=counts, page=page))
     else:
         _show_page(page, counts)
 
@@ -131,21 +131,23 @@ def _show_page(page: DeadLetterPage, counts: dict[str, int]) -> None:
     if counts and not page.dead_letters:
         say("\nnone of them is asked for")
     width = text_width() - 2
-    for letter in page.dead_letters:
-        say(f"\n{_spell_place(letter)}  {letter.timestamp}  {letter.reason}")
-        for line in (letter.detail, letter.hint):
+    for dead_letter in page.dead_letters:
+        say(f"\n{_format_place(dead_letter)}  {dead_letter.timestamp}  {dead_letter.reason}")
+        for line in (dead_letter.detail, dead_letter.hint):
             if line:
                 say(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="  "))
-        if letter.begins:
+        if dead_letter.begins:
             # One line of the screen: `dead-letters show` has all of it.
-            say(f"  {letter.begins if len(letter.begins) <= width else letter.begins[: width - 1] + '…'}")
+            say(
+                f"  {dead_letter.begins if len(dead_letter.begins) <= width else dead_letter.begins[: width - 1] + '…'}"
+            )
     if page.next is not None:
         say(f"\nthere are more: --after {page.next}")
 
 
-def _spell_place(letter: DeadLetter) -> str:
-    place = f"{letter.topic}/{letter.partition}/{letter.offset}"
-    return f"{place}/{letter.row}" if letter.row else place
+def _format_place(dead_letter: DeadLetter) -> str:
+    place = f"{dead_letter.topic}/{dead_letter.partition}/{dead_letter.offset}"
+    return f"{place}/{dead_letter.row}" if dead_letter.row else place
 
 
 @app.command()
@@ -161,39 +163,41 @@ def show(
 ) -> None:
     """Show one dead letter with its bytes."""
     pipeline = load_pipeline(file)
-    letter, edits = find_letter(pipeline, parse_position(position))
-    if letter is None and not (history and edits):
+    dead_letter, edits = find_dead_letter(pipeline, parse_position(position))
+    if dead_letter is None and not (history and edits):
         raise ConfigurationError(
             f"No dead letter at {position}; `oncehouse dead-letters list` shows those there are."
         )
     if as_json:
-        told = None if letter is None else _describe(letter)
-        show_json(OneLetter(letter=told, history=[_describe(edit) for edit in edits] if history else None))
+        content = None if dead_letter is None else _describe(dead_letter)
+        show_json(
+            DeadLetterDetail(letter=content, history=[_describe(edit) for edit in edits] if history else None)
+        )
         return
-    if letter is None:
+    if dead_letter is None:
         say("no dead letter any more; it was edited and has become a row, a duplicate, or was skipped")
     else:
-        _show_letter(letter)
+        _show_dead_letter(dead_letter)
     for edit in edits if history else ():
         say("\nedited:")
-        _show_letter(edit)
+        _show_dead_letter(edit)
         say("\nto:")
         say(decode_text(edit["edited"]) or "(no value)")
 
 
-def _describe(letter: dict[str, Any]) -> LetterBytes:
-    names = {field.name for field in fields(LetterBytes)}
-    told = {name: value for name, value in letter.items() if name in names}
-    texts = {f"{name}_text": decode_text(letter.get(name)) for name in ("value", "edited")}
-    return LetterBytes(**{"hint": None, "edited": None, **told, **texts})
+def _describe(dead_letter: dict[str, Any]) -> DeadLetterContent:
+    names = {field.name for field in fields(DeadLetterContent)}
+    values = {name: value for name, value in dead_letter.items() if name in names}
+    texts = {f"{name}_text": decode_text(dead_letter.get(name)) for name in ("value", "edited")}
+    return DeadLetterContent(**{"hint": None, "edited": None, **values, **texts})
 
 
-def _show_letter(letter: dict[str, Any]) -> None:
+def _show_dead_letter(dead_letter: dict[str, Any]) -> None:
     names = ("topic", "partition", "offset", "row", "timestamp", "reason", "detail", "hint")
-    facts = {name: str(letter[name]) for name in names if letter.get(name) is not None}
-    show_facts({**facts, "key": decode_text(letter["key"])})
+    facts = {name: str(dead_letter[name]) for name in names if dead_letter.get(name) is not None}
+    show_facts({**facts, "key": decode_text(dead_letter["key"])})
     say("")
-    say(decode_text(letter["value"]) or "(no value)")
+    say(decode_text(dead_letter["value"]) or "(no value)")
 
 
 @app.command()
@@ -213,30 +217,30 @@ def replay(
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(load_pipeline(file)) as catalog:
         number = request_replay(catalog, selection)
-    tell_request(number, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
+    print_request(number, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
 
 
-def find_letter(
+def find_dead_letter(
     pipeline: Pipeline, position: DeadLetterPosition
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
-    from oncehouse.ledger.catalog.epochs import list_all_letter_files, list_dead_letter_files
-    from oncehouse.ledger.models import LetterKind
+    from oncehouse.ledger.catalog.epochs import list_all_dead_letter_files, list_dead_letter_files
+    from oncehouse.ledger.models import DeadLetterKind
     from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.monitoring.dead_letters import declared_fields
 
     store = FileStore(pipeline.ledger.files)
     with open_ledger(pipeline) as catalog:
         files = list(reversed(list_dead_letter_files(catalog)))
-        every = sorted(list_all_letter_files(catalog), key=lambda found: -found.registered_at)
-    letter = next(dead_letter_edits.find_at(store, files, position), None)
-    edits = [found for found in every if found.kind is LetterKind.EDIT]
-    if letter is not None:
-        letter["hint"] = _hint(letter, declared_fields(pipeline))
-    return letter, list(dead_letter_edits.find_at(store, edits, position))
+        every = sorted(list_all_dead_letter_files(catalog), key=lambda found: -found.registered_at)
+    dead_letter = next(dead_letter_edits.find_at(store, files, position), None)
+    edits = [found for found in every if found.kind is DeadLetterKind.EDIT]
+    if dead_letter is not None:
+        dead_letter["hint"] = _hint(dead_letter, declared_fields(pipeline))
+    return dead_letter, list(dead_letter_edits.find_at(store, edits, position))
 
 
-def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:
+def _hint(dead_letter: dict[str, Any], fields: dict[str, Any]) -> str | None:
     from oncehouse.pipeline.dead_letters.hints import make_hint
 
-    return make_hint(letter["reason"], letter["detail"] or "", letter["value"], fields)
+    return make_hint(dead_letter["reason"], dead_letter["detail"] or "", dead_letter["value"], fields)

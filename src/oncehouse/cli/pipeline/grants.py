@@ -59,7 +59,7 @@ def grants(
     if user is not None and role is None:
         raise ConfigurationError("--user names one user, so name its --role too: writer, migrator or reader.")
     if user is not None:
-        _demand_name(user)
+        _require_name(user)
     pipeline = load_pipeline(file)
     found = {
         each: (user or f"oncehouse_{each}", role_grants(pipeline, each))
@@ -73,7 +73,7 @@ def grants(
         _show(each, name, listed)
 
 
-def _demand_name(user: str) -> None:
+def _require_name(user: str) -> None:
     try:
         check_name(user)
     except ValueError as error:

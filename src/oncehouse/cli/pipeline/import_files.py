@@ -68,7 +68,9 @@ def import_folder(
         ):
             view.say(f"importing as {job.name}")
             result = in_thread(
-                lambda: import_files(pipeline, job, stop=stop.asked, progress=view, say=view.say, wait=wait),
+                lambda: import_files(
+                    pipeline, job, stop=stop.requested, progress=view, say=view.say, wait=wait
+                ),
                 gives_up=stop.is_overdue,
             )
     except KeyboardInterrupt:

@@ -130,15 +130,15 @@ def plan_capacity(
 ) -> None:
     """Calculate what a load needs: buckets, segments, disk, memory, inserts, machines, cost; exit 2 if impossible."""
     from oncehouse.capacity.find_machines import find_notes
-    from oncehouse.capacity.find_machines import plan_capacity as plan_for_wish
-    from oncehouse.capacity.inputs import Machine, Wish
+    from oncehouse.capacity.find_machines import plan_capacity as plan_for_inputs
+    from oncehouse.capacity.inputs import CapacityInputs, Machine
     from oncehouse.capacity.json_output import describe
-    from oncehouse.capacity.text_output import spell_plan
+    from oncehouse.capacity.text_output import format_plan
     from oncehouse.config.file_loader import load_pipeline
 
     named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     pipeline = load_pipeline(named) if named is not None else None
-    wish = Wish(
+    inputs = CapacityInputs(
         **_from_file(pipeline, window=window, buckets=buckets, tables=tables),
         events_a_day=events_a_day,
         event_bytes=event_size,
@@ -155,12 +155,12 @@ def plan_capacity(
         price_a_gigabyte=price_per_gb,
         price_a_machine=price_per_machine,
     )
-    plan = plan_for_wish(wish)
+    plan = plan_for_inputs(inputs)
     notes = list(find_notes(plan))
     if as_json:
         show_json(PlannedCapacity(plan=describe(plan), notes=notes))
         return
-    for title, facts in spell_plan(plan).items():
+    for title, facts in format_plan(plan).items():
         say(title)
         show_facts({f"  {name}": value for name, value in facts.items()})
     for note in notes:

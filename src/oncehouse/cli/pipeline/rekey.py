@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.catalog.rekey import RekeyProgress
-    from oncehouse.ledger.models import Identity, Request
+    from oncehouse.ledger.models import LedgerIdentity, Request
     from oncehouse.pipeline.requests.rekey import Forecast
 
 
@@ -35,16 +35,16 @@ class Withdrawn(Answer, of=("rekey",)):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRekey(Answer, of=("rekey",)):
-    ledger: Identity | None
-    file: Identity
+    ledger: LedgerIdentity | None
+    file: LedgerIdentity
     change: bool
     forecast: Forecast | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyUnderWay(Answer, of=("rekey",)):
-    ledger: Identity | None
-    asked: Identity
+    ledger: LedgerIdentity | None
+    asked: LedgerIdentity
     progress: RekeyProgress
 
 
@@ -89,21 +89,21 @@ def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     from oncehouse.ledger.catalog.requests import add_request, pending_rekey
     from oncehouse.pipeline.schema.identity_guard import format_section
 
-    known, asked = _rules(pipeline, catalog)
+    known, wanted = _rules(pipeline, catalog)
     waiting = pending_rekey(catalog)
     if waiting is not None:
-        same = "this very change" if waiting == asked else "a change to another rule"
+        same = "this very change" if waiting == wanted else "a change to another rule"
         raise ConfigurationError(
-            f"Pipeline {pipeline.pipeline}: {same} is asked for already. `oncehouse rekey` tells how far it is; "
+            f"Pipeline {pipeline.pipeline}: {same} is asked for already. `oncehouse rekey` shows how far it is; "
             "`oncehouse rekey --withdraw` takes the request back."
         )
-    if known == asked:
+    if known == wanted:
         raise ConfigurationError(
             f"Pipeline {pipeline.pipeline}: the ledger has the rule of the pipeline file already; nothing to change."
         )
     arguments: dict[str, object] = {
-        "fingerprint": asked.fingerprint,
-        "buckets": asked.buckets,
+        "fingerprint": wanted.fingerprint,
+        "buckets": wanted.buckets,
         "rule": format_section(pipeline),
     }
     number = add_request(catalog, RequestKind.REKEY, arguments)
@@ -112,11 +112,11 @@ def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
         return
     say(
         f"request {number} (rekey) is in the ledger; a pipeline that runs prepares the change while it reads on, else "
-        "the next `oncehouse run` does. `oncehouse rekey` tells how far it is"
+        "the next `oncehouse run` does. `oncehouse rekey` shows how far it is"
     )
 
 
-def _rules(pipeline: Pipeline, catalog: Catalog) -> tuple[Identity | None, Identity]:
+def _rules(pipeline: Pipeline, catalog: Catalog) -> tuple[LedgerIdentity | None, LedgerIdentity]:
     from oncehouse.pipeline.schema.identity_guard import identity_of
 
     return catalog.identity(), identity_of(pipeline, catalog)
@@ -126,18 +126,18 @@ def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     from oncehouse.ledger.catalog.requests import open_rekey
     from oncehouse.pipeline.requests.rekey import forecast
 
-    known, asked = _rules(pipeline, catalog)
+    known, wanted = _rules(pipeline, catalog)
     if (waiting := open_rekey(catalog)) is not None:
         _show_progress(catalog, waiting, as_json=as_json)
         return
-    found = forecast(pipeline, catalog) if known and known.fingerprint != asked.fingerprint else None
+    found = forecast(pipeline, catalog) if known and known.fingerprint != wanted.fingerprint else None
     if as_json:
-        show_json(PlannedRekey(ledger=known, file=asked, change=known != asked, forecast=found))
+        show_json(PlannedRekey(ledger=known, file=wanted, change=known != wanted, forecast=found))
         return
-    if known == asked or known is None:
+    if known == wanted or known is None:
         say("the ledger has the rule of the pipeline file; there is nothing to change")
         return
-    show_facts(_facts(known, asked, found))
+    show_facts(_facts(known, wanted, found))
     say("nothing was changed; --apply asks for the change")
 
 
@@ -149,26 +149,26 @@ def _show_progress(catalog: Catalog, request: Request, *, as_json: bool) -> None
     if as_json:
         show_json(RekeyUnderWay(ledger=known, asked=rekey_target(request), progress=progress))
         return
-    facts: dict[str, object] = {} if known is None else {"ledger": _tell(known)}
+    facts: dict[str, object] = {} if known is None else {"ledger": _describe_rule(known)}
     show_facts(
         facts
         | {
-            "asked for": f"{_tell(rekey_target(request))} (request {request.request})",
-            "prepared": f"{_tell_share(progress.events_done, progress.events)} of {progress.events:,} events, "
+            "asked for": f"{_describe_rule(rekey_target(request))} (request {request.request})",
+            "prepared": f"{_format_share(progress.events_done, progress.events)} of {progress.events:,} events, "
             f"{progress.key_files_done:,} of {progress.key_files:,} key files",
         }
     )
     say("the old rule holds until all are prepared; --withdraw takes the request back")
 
 
-def _tell_share(done: int, total: int) -> str:
+def _format_share(done: int, total: int) -> str:
     return f"{done / total:.0%}" if total else "all"
 
 
-def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str, object]:
+def _facts(known: LedgerIdentity, wanted: LedgerIdentity, found: Forecast | None) -> dict[str, object]:
     facts: dict[str, object] = {
-        "ledger": _tell(known),
-        "pipeline file": _tell(asked),
+        "ledger": _describe_rule(known),
+        "pipeline file": _describe_rule(wanted),
     }
     if found is not None:
         facts |= {
@@ -179,6 +179,6 @@ def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str
     return facts
 
 
-def _tell(identity: Identity) -> str:
+def _describe_rule(identity: LedgerIdentity) -> str:
     """A rule as people read it."""
     return f"{format_rule(identity)}; {identity.buckets} buckets"

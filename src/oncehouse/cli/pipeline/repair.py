@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
-from oncehouse.cli.output import say, say_aside, show_json, spell_time
+from oncehouse.cli.output import format_time, print_note, say, show_json
 from oncehouse.cli.pipeline.verify import DIFFERENCE_EXIT_CODE
 from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
@@ -48,7 +48,7 @@ def repair(
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it; the pipeline must not run meanwhile.")
     ] = False,
-    given_again: Annotated[
+    user_rewrites: Annotated[
         bool,
         typer.Option(
             "--given-again",
@@ -62,14 +62,14 @@ def repair(
         raise ConfigurationError("--plan and --apply contradict each other; choose one")
     pipeline = load_pipeline(file)
     act = _apply if apply else _plan
-    if not act(pipeline, given_again=given_again, as_json=as_json):
+    if not act(pipeline, user_rewrites=user_rewrites, as_json=as_json):
         raise typer.Exit(DIFFERENCE_EXIT_CODE)
 
 
-def _plan(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
+def _plan(pipeline: Pipeline, *, user_rewrites: bool, as_json: bool) -> bool:
     from oncehouse.pipeline.repair.repair import plan_repair
 
-    found = plan_repair(pipeline, say_aside, given_again=given_again)
+    found = plan_repair(pipeline, print_note, user_rewrites=user_rewrites)
     if as_json:
         show_json(PlannedRepair(pipeline=pipeline.pipeline, ok=found.is_clean, plan=found))
     else:
@@ -94,7 +94,7 @@ def _show_catalog(planned: CatalogRepair) -> None:
     _show_reasons(planned)
     if planned.snapshot is not None:
         say(
-            f"  from: the snapshot of {spell_time(planned.snapshot.taken_at)} (epoch {planned.snapshot.epoch})"
+            f"  from: the snapshot of {format_time(planned.snapshot.taken_at)} (epoch {planned.snapshot.epoch})"
         )
     elif planned.begins_anew:
         say("  from: Kafka, every record from the first on, for there is no snapshot")
@@ -102,7 +102,7 @@ def _show_catalog(planned: CatalogRepair) -> None:
         say(f"  {table}: the ids of {rows} rows whose batches it does not know enter the key index")
     if come := len(planned.arrived_batches) + len(planned.arrived_parts) + len(planned.resent_batches):
         say(f"  {come} batches and open parts that it would send, or send again, have come and are settled")
-    say(f"  cost: {planned.records} records are read again{_tell_offsets(planned.reads)}")
+    say(f"  cost: {planned.records} records are read again{_format_offsets(planned.reads)}")
 
 
 def _show_reasons(planned: CatalogRepair) -> None:
@@ -120,26 +120,26 @@ def _show_repairs(repairs: Sequence[Repair]) -> None:
         more = f" and {len(members) - 1} more in one file" if members[1:] else ""
         say(f"{first.kind} {first.name}{more}: {first.problem}")
         if first.source is None:
-            say(f"  cannot be made again: {first.why}{_tell_offsets(first.ranges)}")
+            say(f"  cannot be made again: {first.why}{_format_offsets(first.ranges)}")
             say("  lost: " + "; ".join(dict.fromkeys(member.lost for member in members[:3])))
             continue
         records = sum(member.records for member in members)
         what = "offsets are read" if first.source == "Kafka" else "events are read"
-        say(f"  from: {first.source}; cost: {records} {what}{_tell_offsets(first.ranges)}")
+        say(f"  from: {first.source}; cost: {records} {what}{_format_offsets(first.ranges)}")
         say("  until then: " + "; ".join(dict.fromkeys(member.lost for member in members[:3])))
 
 
-def _tell_offsets(ranges: Sequence[OffsetRange]) -> str:
+def _format_offsets(ranges: Sequence[OffsetRange]) -> str:
     if not ranges:
         return ""
-    told = [f"{span.topic}/{span.partition} {span.start} to {span.end - 1}" for span in ranges[:4]]
-    return f" ({', '.join(told)}{' …' if ranges[4:] else ''})"
+    texts = [f"{span.topic}/{span.partition} {span.start} to {span.end - 1}" for span in ranges[:4]]
+    return f" ({', '.join(texts)}{' …' if ranges[4:] else ''})"
 
 
-def _apply(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
+def _apply(pipeline: Pipeline, *, user_rewrites: bool, as_json: bool) -> bool:
     from oncehouse.pipeline.repair.repair import apply_repair
 
-    result = apply_repair(pipeline, say_aside if as_json else say, given_again=given_again)
+    result = apply_repair(pipeline, print_note if as_json else say, user_rewrites=user_rewrites)
     whole = not result.refused and (result.catalog is None or not result.catalog.refused)
     if as_json:
         show_json(DoneRepair(pipeline=pipeline.pipeline, ok=whole, result=result))

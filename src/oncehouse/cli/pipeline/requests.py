@@ -42,7 +42,7 @@ def replay(
     require_table(pipeline, table)
     with open_ledger(pipeline) as catalog:
         number = request_refill(pipeline, catalog, table)
-    tell_request(number, RequestKind.REFILL_TABLE, {"table": table}, as_json=as_json)
+    print_request(number, RequestKind.REFILL_TABLE, {"table": table}, as_json=as_json)
 
 
 def rebuild_index(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
@@ -57,10 +57,10 @@ def leave_request(
 
     with open_ledger(pipeline) as catalog:
         number = add_request(catalog, kind, arguments)
-    tell_request(number, kind, arguments, as_json=as_json)
+    print_request(number, kind, arguments, as_json=as_json)
 
 
-def tell_request(number: int, kind: RequestKind, arguments: dict[str, object], *, as_json: bool) -> None:
+def print_request(number: int, kind: RequestKind, arguments: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         show_json(LeftRequest(request=number, kind=kind, arguments=arguments))
     else:

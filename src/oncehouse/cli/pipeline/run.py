@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 INTERRUPTED_EXIT_CODE = 130
 UNMET_EXIT_CODE = 1
 
-_HEARING_SECONDS = 0.5
+_SIGNAL_CHECK_SECONDS = 0.5
 
 
 def run(
@@ -76,15 +76,15 @@ def run(
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
             export_spans(view.say),
-            serve_metrics(file, pipeline.pipeline, metrics, tell=view) as tell,
+            serve_metrics(file, pipeline.pipeline, metrics, report=view) as report,
             Stop(view.say, within_seconds=pipeline.stop_within) as stop,
         ):
             result = in_thread(
                 lambda: run_pipeline(
                     pipeline,
                     once=once,
-                    stop=stop.asked,
-                    progress=tell,
+                    stop=stop.requested,
+                    progress=report,
                     say=view.say,
                     wait=not no_wait,
                     only=only or (),
@@ -111,7 +111,7 @@ class Stop:
     """SIGINT and SIGTERM as one request to end; a second one is not waited for."""
 
     def __init__(self, say: Callable[[str], None], *, within_seconds: float = float("inf")) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.interrupted = False
         self._say = say
         self._within_seconds = within_seconds
@@ -120,20 +120,20 @@ class Stop:
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._hear)
+            self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked.is_set():
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.requested.is_set():
             raise KeyboardInterrupt
         self.interrupted = number == signal.SIGINT
         self._ends_at = time.monotonic() + self._within_seconds
         self._say("stopping: what has begun is finished first; once more ends at once")
-        self.asked.set()
+        self.requested.set()
 
     def is_overdue(self) -> bool:
         return time.monotonic() > self._ends_at
@@ -163,7 +163,7 @@ def in_thread(work: Callable[[], Result], *, gives_up: Callable[[], bool] = lamb
     # A daemon, so that a second signal can end the process without waiting for it.
     threading.Thread(target=guarded, name="oncehouse-run", daemon=True).start()
     # In steps, because a signal that comes just before a wait begins is only heard when the wait ends.
-    while not wait([future], timeout=_HEARING_SECONDS).done:
+    while not wait([future], timeout=_SIGNAL_CHECK_SECONDS).done:
         if gives_up():
             raise OverdueError
     return future.result()

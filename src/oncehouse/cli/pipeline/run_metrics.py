@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from oncehouse.metrics.collect import Sample
+    from oncehouse.metrics.collect import MetricSample
 
 
 @contextmanager
 def serve_metrics(
-    file: Path, pipeline: str, listen: str | None, *, tell: Callable[[Progress], None]
+    file: Path, pipeline: str, listen: str | None, *, report: Callable[[Progress], None]
 ) -> Iterator[Callable[[Progress], None]]:
-    """While it lasts, metrics are served there; gives whom to tell of progress in the place of `tell`."""
+    """While it lasts, metrics are served there; gives what to call with progress in place of `report`."""
     if listen is None:
-        yield tell
+        yield report
         return
     from oncehouse.common.http_auth import make_http_auth
     from oncehouse.metrics.collect import collect, stream_samples
@@ -34,7 +34,7 @@ def serve_metrics(
     monitor = Monitor(MonitorTargets(pipelines=(file,)))
     newest = Progress()
 
-    def read() -> Iterator[Sample]:
+    def read() -> Iterator[MetricSample]:
         yield from collect(monitor)
         if newest.stream is not None:
             yield from stream_samples(pipeline, newest.stream)
@@ -42,7 +42,7 @@ def serve_metrics(
     def listen_too(progress: Progress) -> None:
         nonlocal newest
         newest = progress
-        tell(progress)
+        report(progress)
 
     server = MetricsServer(auth, make_registry(read))
     try:

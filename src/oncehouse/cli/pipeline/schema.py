@@ -10,7 +10,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_catalog
-from oncehouse.cli.output import say, show_json, show_table, spell_time
+from oncehouse.cli.output import format_time, say, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
@@ -79,7 +79,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
     show_table(
         ["version", "format", "fields", "first seen"],
         [
-            (schema.schema, schema.format, len(fields_of(schema)), spell_time(schema.first_seen_at))
+            (schema.schema, schema.format, len(fields_of(schema)), format_time(schema.first_seen_at))
             for schema in schemas
         ],
         empty="no schema version is known",
@@ -87,7 +87,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
     show_table(
         ["field", "type", "declared then", "learnt"],
         [
-            (field.field, field.type or "left out", field.instead_of, spell_time(field.learned_at))
+            (field.field, field.type or "left out", field.instead_of, format_time(field.learned_at))
             for field in learned
         ],
         empty="no field is known beyond the pipeline file",
@@ -305,16 +305,16 @@ def apply(
 
 def _show(found: SchemaPlan) -> None:
     for field in found.fields:
-        say(f"-- {_tell_field(field)}")
+        say(f"-- {_describe_field(field)}")
     for column in found.columns:
-        say(_tell_column(column))
+        say(_describe_column(column))
 
 
-def _tell_field(change: FieldChange) -> str:
+def _describe_field(change: FieldChange) -> str:
     type_ = f" {change.type}" if change.type else ""
     return f"field {change.field}{type_} ({change.kind}): {change.why}"
 
 
-def _tell_column(change: ColumnChange) -> str:
+def _describe_column(change: ColumnChange) -> str:
     note = f"-- {change.table}.{change.column} ({change.kind}): {change.why}"
     return note if change.statement is None else f"{note}\n{change.statement};"

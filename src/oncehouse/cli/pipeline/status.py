@@ -12,7 +12,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_ledger
-from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.output import format_time, say, show_facts, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer, Inlined
@@ -31,8 +31,8 @@ EndOffsets = dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedRoom:
-    room: Inlined[StorageState]
+class LedgerSpace:
+    state: Inlined[StorageState]
     max_backlog: int | None
 
 
@@ -41,7 +41,7 @@ class PipelineStatus(Answer, of=("status",)):
     overview: Inlined[Overview]
     kafka: str | None
     """Why the lag is not known."""
-    room: BoundedRoom
+    room: LedgerSpace
 
 
 @paged()
@@ -59,12 +59,12 @@ def status(
     with open_ledger(pipeline) as catalog:
         ends, trouble = (None, None) if ledger_only else ask_kafka(pipeline)
         overview = read_overview(catalog, end_offsets=ends)
-        room = read_storage_state(pipeline, catalog)
+        space = read_storage_state(pipeline, catalog)
     if as_json:
-        bounded = BoundedRoom(room=room, max_backlog=pipeline.ledger.max_backlog)
+        bounded = LedgerSpace(state=space, max_backlog=pipeline.ledger.max_backlog)
         show_json(PipelineStatus(overview=overview, kafka=trouble, room=bounded))
         return
-    _show(overview, _spell_room(room, pipeline))
+    _show(overview, _format_space(space, pipeline))
     if trouble is not None:
         say(f"\nthe lag is not known: {trouble}")
 
@@ -76,23 +76,23 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     return ask_kafka(pipeline.source.kafka)
 
 
-def _spell_room(room: StorageState, pipeline: Pipeline) -> dict[str, object]:
+def _format_space(space: StorageState, pipeline: Pipeline) -> dict[str, object]:
     """How full the ledger is, against its bounds."""
     from oncehouse.common.formatting import format_bytes
     from oncehouse.pipeline.ingest.backpressure import least_free
 
-    most, backlog = pipeline.ledger.max_backlog, format_bytes(room.backlog_bytes)
+    most, backlog = pipeline.ledger.max_backlog, format_bytes(space.backlog_bytes)
     if most is not None:
-        backlog = f"{backlog} of {format_bytes(most)} ({room.backlog_bytes / most:.0%})"
+        backlog = f"{backlog} of {format_bytes(most)} ({space.backlog_bytes / most:.0%})"
     free = {
         f"free for {disk.holds.partition(' under ')[0]}": f"{format_bytes(disk.free_bytes)}, "
         f"{format_bytes(least_free(disk, pipeline.ledger))} of it kept free"
-        for disk in room.disks
+        for disk in space.disks
     }
     return {"waits for ClickHouse": backlog, **free}
 
 
-def _show(overview: Overview, room: dict[str, object]) -> None:
+def _show(overview: Overview, space: dict[str, object]) -> None:
     waited = overview.oldest_waiting_seconds
     show_facts(
         {
@@ -101,7 +101,7 @@ def _show(overview: Overview, room: dict[str, object]) -> None:
             "oldest row not in ClickHouse": None if waited is None else format_elapsed(waited),
             "keys in the index": overview.key_index.keys,
             "one id, two payloads": overview.conflicts,
-            **room,
+            **space,
         }
     )
     say("")
@@ -122,7 +122,7 @@ def _show(overview: Overview, room: dict[str, object]) -> None:
 
 
 def _epoch_row(totals: EpochTotals) -> tuple[object, ...]:
-    counts, last = totals.counts, spell_time(totals.last_registered_at)
+    counts, last = totals.counts, format_time(totals.last_registered_at)
     rows = (counts.read, counts.new, counts.duplicate, counts.dead_letter, counts.skipped)
     return totals.kind, totals.epochs, *rows, last
 
@@ -154,12 +154,14 @@ def _show_tables(overview: Overview) -> None:
         )
 
 
-def spell_request(asked: Request) -> str:
+def format_request(request: Request) -> str:
     """What was asked for, without what tells people nothing: a name of files, a rule as it is hashed."""
-    told = {
-        name: value for name, value in asked.arguments.items() if name not in {"edits", "fingerprint", "rule"}
+    arguments = {
+        name: value
+        for name, value in request.arguments.items()
+        if name not in {"edits", "fingerprint", "rule"}
     }
-    return " ".join([asked.kind, *(f"{name}={value}" for name, value in told.items())])
+    return " ".join([request.kind, *(f"{name}={value}" for name, value in arguments.items())])
 
 
 def _show_people(overview: Overview) -> None:
@@ -176,6 +178,6 @@ def _show_people(overview: Overview) -> None:
             say(f"\n{lease.stage} pauses: {lease.pause}")
     if overview.requests:
         say("")
-        for asked in overview.requests[-_REQUESTS_SHOWN:]:
-            say(f"request {asked.request}, {spell_time(asked.created_at)}: {spell_request(asked)}")
-            say(f"  {asked.result or 'waits for a run'}")
+        for request in overview.requests[-_REQUESTS_SHOWN:]:
+            say(f"request {request.request}, {format_time(request.created_at)}: {format_request(request)}")
+            say(f"  {request.result or 'waits for a run'}")

@@ -9,7 +9,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_catalog
-from oncehouse.cli.output import say, show_json, show_table, spell_time
+from oncehouse.cli.output import format_time, say, show_json, show_table
 from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -40,20 +40,20 @@ def upgrade(
 ) -> None:
     """Bring the ledger's catalog to this oncehouse's version; `run` does so by itself."""
     with open_catalog(load_pipeline(file)) as catalog:
-        before = _look(catalog)
+        before = _read_status(catalog)
         if not plan:
             catalog.prepare()
-        after = _look(catalog)
+        after = _read_status(catalog)
     if as_json:
         show_json(UpgradeAnswer(before=before.version, catalog=after))
     else:
         _show(before, after, plan=plan)
 
 
-def _look(catalog: Catalog) -> Standing:
-    from oncehouse.ledger.catalog.upgrade_status import look
+def _read_status(catalog: Catalog) -> Standing:
+    from oncehouse.ledger.catalog.upgrade_status import read_standing
 
-    found = look(catalog)
+    found = read_standing(catalog)
     if not found.version:
         raise ConfigurationError(
             "There is no catalog yet at ledger.catalog, so nothing is to be upgraded. `oncehouse run` makes it; if it "
@@ -67,8 +67,8 @@ def _look(catalog: Catalog) -> Standing:
 def _show(before: Standing, after: Standing, *, plan: bool) -> None:
     if plan:
         for step in after.steps:
-            say(f"step {step.version}: {step.what}{_tell_fence(step.fences)}")
-    say(_tell_version(before, after))
+            say(f"step {step.version}: {step.what}{_describe_fence(step.fences)}")
+    say(_describe_version(before, after))
     if after.holders:
         show_table(
             ["pipeline", "stage", "run by"],
@@ -79,18 +79,18 @@ def _show(before: Standing, after: Standing, *, plan: bool) -> None:
         show_table(
             ["version", "by oncehouse", "at (UTC)"],
             [
-                (found.version, found.oncehouse, spell_time(found.upgraded_at) or "-")
+                (found.version, found.oncehouse, format_time(found.upgraded_at) or "-")
                 for found in after.history
             ],
             empty="",
         )
 
 
-def _tell_fence(fences: bool) -> str:
+def _describe_fence(fences: bool) -> str:
     return "; ends processes of an older oncehouse" if fences else ""
 
 
-def _tell_version(before: Standing, after: Standing) -> str:
+def _describe_version(before: Standing, after: Standing) -> str:
     if before.version < after.version:
         return f"the catalog was upgraded from version {before.version} to {after.version}"
     if after.steps:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from oncehouse.cli.arguments import AsJson, Logs
-from oncehouse.cli.output import say, say_aside, show_error, show_json, show_table
+from oncehouse.cli.output import print_note, say, show_error, show_json, show_table
 from oncehouse.cli.pager import paged
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
 from oncehouse.cli.sync.backfill import backfill, replay
@@ -89,15 +89,15 @@ def run(
     def report(outcome: RunOutcome) -> None:
         nonlocal failed
         failed = failed or isinstance(outcome, FailedRun)
-        _tell(outcome, as_json=as_json)
+        _print_outcome(outcome, as_json=as_json)
 
     try:
-        with Stop(say_aside) as stop:
+        with Stop(print_note) as stop:
             if once:
                 for outcome in in_thread(lambda: run_once(syncs, threads=threads)):
                     report(outcome)
             else:
-                in_thread(lambda: run_until_stopped(syncs, stop.asked, report=report, threads=threads))
+                in_thread(lambda: run_until_stopped(syncs, stop.requested, report=report, threads=threads))
     except KeyboardInterrupt:
         os._exit(INTERRUPTED_EXIT_CODE)  # the second signal asked not to wait for what is under way
     if stop.interrupted:
@@ -106,7 +106,7 @@ def run(
         raise typer.Exit(UNMET_EXIT_CODE)
 
 
-def _tell(outcome: RunOutcome, *, as_json: bool) -> None:
+def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
     from oncehouse.sync.rounds.runner import FailedRun
 
     if isinstance(outcome, FailedRun):
@@ -118,7 +118,7 @@ def _tell(outcome: RunOutcome, *, as_json: bool) -> None:
     elif as_json:
         show_json(Synced(result=outcome))
     elif outcome.operations and structured_logging.is_started():
-        say_aside("synced", **vars(outcome))
+        print_note("synced", **vars(outcome))
     elif outcome.operations:
         say(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")
 

@@ -58,15 +58,15 @@ def _backfill(syncs: list[type[ModelSync]], *, chunk: int, restart: bool, as_jso
     try:
         with KeyProgressView(as_json=as_json) as view, Stop(view.say) as stop:
             for sync in syncs:
-                if stop.asked.is_set():
+                if stop.requested.is_set():
                     break
-                results.append(_backfill_one(sync, chunk, view, stop.asked, restart=restart))
+                results.append(_backfill_one(sync, chunk, view, stop.requested, restart=restart))
     except KeyboardInterrupt:
         os._exit(INTERRUPTED_EXIT_CODE)  # the second signal asked not to wait for what is under way
     finally:
         # When the bars are gone; also of those that were done before one failed.
         for result in results:
-            _tell(result, as_json=as_json)
+            _print_result(result, as_json=as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
     if len(results) < len(syncs) or not all(result.finished for result in results):
@@ -81,7 +81,7 @@ def _backfill_one(
     return in_thread(lambda: fill(sync, chunk=chunk, restart=restart, stop=stop, report=view))
 
 
-def _tell(result: BackfillResult, *, as_json: bool) -> None:
+def _print_result(result: BackfillResult, *, as_json: bool) -> None:
     if as_json:
         show_json(Backfilled(result=result))
         return

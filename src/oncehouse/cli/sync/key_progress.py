@@ -30,7 +30,7 @@ class KeysDone(Answer, of=("sync backfill", "sync verify", "sync replay")):
     progress: Inlined[KeyProgress]
 
 
-def spell_progress(progress: KeyProgress, keys_a_second: float | None) -> str:
+def format_progress(progress: KeyProgress, keys_a_second: float | None) -> str:
     """One line that reads well in a log."""
     share = f" ({min(1.0, progress.keys / progress.estimate):.0%})" if progress.estimate else ""
     left = max(0, progress.estimate - progress.keys)
@@ -44,7 +44,7 @@ class KeyProgressView(AbstractContextManager["KeyProgressView"]):
     def __init__(self, *, as_json: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._as_json = as_json
         self._clock = clock
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
         self._begun: tuple[str, int, float] | None = None
         self._bars: dict[str, TaskID] = {}
         self._live = None if as_json or not sys.stderr.isatty() else _open_bars()
@@ -56,8 +56,8 @@ class KeyProgressView(AbstractContextManager["KeyProgressView"]):
         now = self._clock()
         if self._begun is None or self._begun[0] != progress.sync:
             self._begun = (progress.sync, progress.keys, now)
-        if self._told_at is None or now - self._told_at >= INTERVAL_SECONDS:
-            self._told_at = now
+        if self._reported_at is None or now - self._reported_at >= INTERVAL_SECONDS:
+            self._reported_at = now
             self._write(progress, now)
 
     def _write(self, progress: KeyProgress, now: float) -> None:
@@ -66,15 +66,15 @@ class KeyProgressView(AbstractContextManager["KeyProgressView"]):
             return
         _sync, keys, begun_at = self._begun or ("", 0, now)
         pace = (progress.keys - keys) / (now - begun_at) if now > begun_at else None
-        open_console(sys.stderr).print(Text(visible(spell_progress(progress, pace))))
+        open_console(sys.stderr).print(Text(visible(format_progress(progress, pace))))
 
     def _draw(self, bars: Progress, progress: KeyProgress) -> None:
-        told = visible(f"{progress.sync}: {progress.doing}")
+        description = visible(f"{progress.sync}: {progress.doing}")
         if progress.sync not in self._bars:
-            self._bars[progress.sync] = bars.add_task(told, total=progress.estimate or None)
+            self._bars[progress.sync] = bars.add_task(description, total=progress.estimate or None)
         bars.update(
             self._bars[progress.sync],
-            description=told,
+            description=description,
             completed=progress.keys,
             total=progress.estimate or None,
         )

@@ -34,11 +34,11 @@ def find_enabled(modules: list[str] | None, names: list[str] | None) -> list[typ
     from oncehouse.sync.discovery import select_captured
 
     chosen = select_captured(find(modules, names), names or ())
-    tell_aside(chosen.notes)
+    print_notes(chosen.notes)
     return chosen.syncs
 
 
-def tell_aside(lines: Iterable[str]) -> None:
+def print_notes(lines: Iterable[str]) -> None:
     """Beside what a command prints for programs."""
     for line in lines:
         sys.stderr.write(f"{line}\n")

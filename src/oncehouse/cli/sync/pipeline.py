@@ -68,7 +68,7 @@ def pipeline(
     if as_json:
         show_json(SyncFiles(files=written, warnings=draft.warnings))
         return
-    _tell(draft, [sync.declaration().name for sync in syncs], written)
+    _print_draft(draft, [sync.declaration().name for sync in syncs], written)
 
 
 def _choose(module: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
@@ -81,7 +81,7 @@ def _choose(module: list[str] | None, names: list[str] | None) -> list[type[Mode
     return chosen
 
 
-def _tell(draft: Draft, names: list[str], written: list[Path]) -> None:
+def _print_draft(draft: Draft, names: list[str], written: list[Path]) -> None:
     connector, *pipelines = written
     say("wrote " + "\n      ".join(str(path) for path in written))
     for warning in draft.warnings:

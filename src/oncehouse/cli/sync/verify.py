@@ -13,7 +13,7 @@ from oncehouse.cli.pipeline.run import in_thread
 from oncehouse.cli.pipeline.verify import DIFFERENCE_EXIT_CODE
 from oncehouse.cli.sync.backfill import DEFAULT_CHUNK, Chunk
 from oncehouse.cli.sync.key_progress import KeyProgressView
-from oncehouse.cli.sync.options import Modules, Names, find, tell_aside
+from oncehouse.cli.sync.options import Modules, Names, find, print_notes
 from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def verify(
     from oncehouse.sync.discovery import select_to_verify
 
     chosen = select_to_verify(find(module, names), names or (), repair=repair)
-    tell_aside(chosen.notes)
+    print_notes(chosen.notes)
     reports: list[SyncVerifyReport] = []
     repaired: dict[str, int] = {}
     with KeyProgressView(as_json=as_json) as view:

@@ -91,8 +91,8 @@ def check_before_retry(client: Client, request: InsertRequest, stopwatch: Stopwa
     found = sum(partitions.values())
     viewed = (request.merges_rows or found == request.rows) and has_views(client, request.table)
     # Of a table that merges rows a count below all of them is usual; the log is asked where sending again may harm.
-    asked = 0 < found <= request.rows and (viewed or (request.merges_rows and request.may_be_forgotten))
-    finished = asked and has_finished(client, request.earlier_query_ids, since=request.earlier_began)
+    reads_log = 0 < found <= request.rows and (viewed or (request.merges_rows and request.may_be_forgotten))
+    finished = reads_log and has_finished(client, request.earlier_query_ids, since=request.earlier_began)
     match decide_retry(request, found=found, finished=finished):
         case RetryDecision.INSERT:
             if viewed and (target := find_forgetful_target(client, request, found=found)) is not None:

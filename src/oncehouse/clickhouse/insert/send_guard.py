@@ -124,7 +124,7 @@ class _GuardedTlsPool(HTTPSConnectionPool):
     ConnectionCls = _GuardedTlsConnection
 
 
-def guard(manager: PoolManager) -> None:
+def guard(pools: PoolManager) -> None:
     """Let all further connections of the manager ask before they send."""
-    manager.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedTlsPool}
-    manager.clear()
+    pools.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedTlsPool}
+    pools.clear()

@@ -98,7 +98,7 @@ def _count_blocks(client: Client, target: TableFacts, since: int) -> int | None:
     """At least as many as came into the target since then; None where it keeps no count or the user may not see it."""
     if target.engine.startswith("Shared"):
         return None
-    asked = {
+    parameters = {
         "database": target.database,
         "table": target.table,
         "since": since,
@@ -106,7 +106,7 @@ def _count_blocks(client: Client, target: TableFacts, since: int) -> int | None:
     }
     try:
         found = read_in_step(
-            client, [f"{target.database}.{target.table}"], lambda reader: reader.query(_BLOCKS, asked)
+            client, [f"{target.database}.{target.table}"], lambda reader: reader.query(_BLOCKS, parameters)
         )
     except ConfigurationError as error:
         if failure_of(error).code != ErrorCode.ACCESS_DENIED:

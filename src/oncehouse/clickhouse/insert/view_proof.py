@@ -49,10 +49,10 @@ def has_taken_token(client: Client, token: str, *, since: float) -> bool:
 
 
 def _wait_for_log(client: Client, sql: str, parameters: Mapping[str, Any], since: float | None) -> bool:
-    asked = {**parameters, "since": int(time.time() if since is None else since)}
+    bound = {**parameters, "since": int(time.time() if since is None else since)}
 
     def is_logged() -> bool:
-        return bool(client.query(sql, asked)[0][0])
+        return bool(client.query(sql, bound)[0][0])
 
     try:
         if is_logged():

@@ -128,7 +128,7 @@ def check_traffic(facts: TableFacts, blocks: int | None) -> Iterator[Finding]:
         return
     where = f"{facts.database}.{facts.table}: {facts.window_setting}"
     what = (
-        f"{blocks} blocks came into the table in the last {TRAFFIC_SECONDS // 60} minutes, whoever inserted them; "
+        f"{blocks} blocks came into the table in the last {TRAFFIC_SECONDS // 60} minutes, from all writers; "
         f"it remembers {facts.window_blocks}"
     )
     if blocks < facts.window_blocks:

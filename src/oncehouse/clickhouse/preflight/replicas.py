@@ -71,7 +71,7 @@ def check_replicas(facts: ReplicaFacts | None, needs: Needs) -> Iterator[Finding
         yield Finding(
             level=Level.WARNING,
             where=f"{needs.table}: system.replicas",
-            what="the user may not see the table's replicas, so nobody can say whether this one takes inserts",
+            what="the user may not see the table's replicas, so it is unknown whether this one takes inserts",
             advice="run: GRANT SELECT ON system.replicas, to the user of the pipeline file",
         )
         return

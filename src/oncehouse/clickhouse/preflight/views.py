@@ -96,7 +96,7 @@ def check_views(views: Sequence[ViewFacts], needs: Needs) -> Iterator[Finding]:
             yield Finding(
                 level=Level.WARNING,
                 where=where,
-                what=f"its target {found.target} is not visible to this user, so nobody can say whether a "
+                what=f"its target {found.target} is not visible to this user, so it is unknown whether a "
                 "repeated insert would double its rows",
                 advice="let the user see it (GRANT SHOW TABLES on the target), then check again",
             )

@@ -44,7 +44,7 @@ def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skip_offsets() -> None:
-    """A stream that goes on where the ledger ends passes over records, and nobody checks that ranges join."""
+    """A stream that goes on where the ledger ends passes over records, and it is not checked that ranges join."""
     right = kafka_source.starting_positions
 
     def start_too_late(facts: Any, positions: Any, earliest: Any) -> Any:

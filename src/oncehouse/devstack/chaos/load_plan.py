@@ -123,8 +123,8 @@ def plan_sample(
     for numbers in plan_numbers(len(sample), seed):
         # A short sample is sent again and again, so that there are enough records for several epochs.
         more = max(0, least // WAVES - len(numbers))
-        again = rng.choices(numbers, k=more) if numbers else []
-        records = [sample[number] for number in (*numbers, *again)]
+        repeats = rng.choices(numbers, k=more) if numbers else []
+        records = [sample[number] for number in (*numbers, *repeats)]
         headers = sample[0].headers
         for record in _poison(len(records), poison, headers):
             records.insert(rng.randrange(len(records) + 1), record)

@@ -106,13 +106,13 @@ def compare(client: Client, table: Table, *, calm: str) -> Iterator[str]:
     )
     lost = [(name, before - after) for name, before, after in rows if after < before]
     doubled = [(name, after - before) for name, before, after in rows if after > before > 0]
-    strange = [(name, after) for name, before, after in rows if before == 0]
-    for word, places in (("lost", lost), ("doubled", doubled), ("other than in the calm run", strange)):
+    unknown = [(name, after) for name, before, after in rows if before == 0]
+    for word, places in (("lost", lost), ("doubled", doubled), ("other than in the calm run", unknown)):
         if places:
             ids = ", ".join(name.lower() for name, _ in places[:_SHOWN] if name)
-            told = f", among them unique id {ids}" if ids else ""
+            example = f", among them unique id {ids}" if ids else ""
             number = sum(count for _, count in places)
-            yield f"{table.name}: {number} {'row' if number == 1 else 'rows'} {word}{told}"
+            yield f"{table.name}: {number} {'row' if number == 1 else 'rows'} {word}{example}"
     if table.id_column:
         ((count, unique),) = client.query(
             f"SELECT count(), uniqExact({quote(table.id_column)}) FROM {quote_table(table.name)}"  # noqa: S608

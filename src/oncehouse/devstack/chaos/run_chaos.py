@@ -236,8 +236,8 @@ def _play_calm(environment: ChaosEnvironment, plan: ChaosPlan) -> tuple[str, Ref
             run, identities=plan.traffic.identities, poison=plan.poison, maker=plan.maker
         )
         if differences:
-            told = "\n  ".join(differences)
-            raise PermanentError(f"Even without any fault the run did not come to what was sent:\n  {told}")
+            lines = "\n  ".join(differences)
+            raise PermanentError(f"Even without any fault the run did not come to what was sent:\n  {lines}")
         return run.pipeline.pipeline, take_reference(run)
     except NotHeldError as error:
         raise PermanentError(f"Even without any fault: {error}") from error

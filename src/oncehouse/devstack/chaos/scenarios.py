@@ -309,7 +309,7 @@ SCENARIOS = (
     Scenario(
         name="ClickHouse is slow",
         row=8,
-        what="answers come after clickhouse.insert_timeout, when nobody waits for them any more",
+        what="answers come after clickhouse.insert_timeout, after the client has given up",
         defect="token left out",
         run=partial(fail_inserts, fault=DelayAnswer(seconds=_SLOW_SECONDS), times=2),
         clickhouse={"insert_timeout": _INSERT_TIMEOUT_SECONDS},

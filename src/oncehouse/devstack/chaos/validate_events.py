@@ -11,7 +11,7 @@ import pyarrow as pa
 from oncehouse.devstack.chaos.generators.factory import SAMPLE_ADVICE, GeneratedRecord
 from oncehouse.devstack.chaos.load_plan import POISON
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.checks.record_sample import Sample, read_block
+from oncehouse.pipeline.checks.record_sample import RecordSample, read_block
 from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.schema.discovery import declared_schemas
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
 
 
-def read_records(pipeline: Pipeline, records: Sequence[GeneratedRecord]) -> Sample:
+def read_records(pipeline: Pipeline, records: Sequence[GeneratedRecord]) -> RecordSample:
     """What the pipeline would make of these records."""
     block = pa.record_batch(
         {
@@ -45,13 +45,13 @@ def require_valid(pipeline: Pipeline, records: Sequence[GeneratedRecord], *, mad
         return
     place, _, why = sample.first_dead.partition(": ")
     number = int(place.split("/")[2]) + 1
-    told = f"{sample.dead} of {sample.records} events would be dead letters; the first is in record {number}: {why}"
+    summary = f"{sample.dead} of {sample.records} events would be dead letters; the first is in record {number}: {why}"
     if made:
         raise ConfigurationError(
-            f"The events made up for this pipeline do not fit it: {told}. Please {SAMPLE_ADVICE}"
+            f"The events made up for this pipeline do not fit it: {summary}. Please {SAMPLE_ADVICE}"
         )
     raise ConfigurationError(
-        f"The sample does not fit the pipeline: {told}. Correct the sample, or the pipeline file"
+        f"The sample does not fit the pipeline: {summary}. Correct the sample, or the pipeline file"
     )
 
 

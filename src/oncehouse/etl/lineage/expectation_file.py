@@ -66,7 +66,7 @@ class ExpectationSection(Section):
     """`stop`: the rows do not go in. `warn`: they do, and it is told."""
 
     @model_validator(mode="after")
-    def _keys_fit_the_check(self) -> Self:
+    def _require_keys_of_the_check(self) -> Self:
         refuse_repeats(self.column)
         self._check_columns()
         self._check_bounds()

@@ -85,7 +85,7 @@ def explain_stop(
     others = f" (and {len(stopped) - 1} more, see `oncehouse etl log checks`)" if len(stopped) > 1 else ""
     found = f"{stopped[0]}{others}"
     if topic.template != Template.STEP:
-        how = f"What was built stands in {staging}. It is built anew with each retry"
+        how = f"What was built stands in {staging}. Each retry builds it again"
     elif job_kind:
         # No advice to seek: that would move the forward runs, which stand elsewhere.
         how = f"No row of this {job_kind}'s range went in. Each retry checks it, the forward runs go on"

@@ -253,12 +253,12 @@ class Scheduler:
         report: Callable[[SchedulerRound | OncehouseError], None] = lambda _round: None,
     ) -> None:
         """Rounds until `stop` is set; at once again while there is more to do."""
-        looked = -math.inf
+        last_search = -math.inf
         while not stop.is_set():
             try:
                 done = self.run_round(waits_for_backfills=False)
-                if time.monotonic() - looked >= self._late_every_seconds:
-                    looked = time.monotonic()
+                if time.monotonic() - last_search >= self._late_every_seconds:
+                    last_search = time.monotonic()
                     self.find_late_rows()
             except TransientError as error:  # ClickHouse or the store is away: nothing to do until it is back
                 report(error)

@@ -114,7 +114,7 @@ def order_backfill(
         if is_emptied:
             _check_nothing_open(row)
             if seen is not None:
-                _check_looked_at(row, seen, end)
+                _require_unchanged(row, seen, end)
             generation += 1
             topic_state = replace(topic_state, segments=uncover(topic_state.segments, after, end))
         if not find_gaps(topic_state.segments, after, end):
@@ -154,7 +154,7 @@ def _check_order(row: Offset, after: Position, end: Position) -> None:
         raise ConfigurationError(f"Topic {row.topic}: nothing lies between --from and --to.")
 
 
-def _check_looked_at(row: Offset, seen: Offset, end: Position) -> None:
+def _require_unchanged(row: Offset, seen: Offset, end: Position) -> None:
     """Forward runs may have gone on since, behind the range; what builds rows inside of it may not."""
     if end > seen.reached or (row.generation, row.topic_state.repairs) != (
         seen.generation,

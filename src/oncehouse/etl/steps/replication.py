@@ -110,7 +110,7 @@ def explain_one_sided(topic: Topic, spread: TableReplication) -> tuple[str, str]
     )
     if topic.template is not Template.STEP and not spread.shares_rows:
         return (
-            f"{what}, each with rows of its own: what is built anew would be on one of them only",
+            f"{what}, each with rows of its own: a rebuilt table would be on one of them only",
             advice,
         )
     if topic.template is Template.RELOAD and not spread.shares_statements:

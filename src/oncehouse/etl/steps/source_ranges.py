@@ -40,12 +40,12 @@ IN_RANGE = """pos >= fromUnixTimestamp64Milli({last_ms:Int64})
 def list_source_tables(topics: Sequence[Topic]) -> tuple[str, ...]:
     """Tables that no topic builds, and every main source."""
     built = {topic.dst for topic in topics if not topic.is_source}
-    asked: dict[str, None] = {}
+    tables: dict[str, None] = {}
     for topic in topics:
         for number, table in enumerate(topic.depends_on):
             if number == 0 or table not in built:
-                asked[table] = None
-    return tuple(asked)
+                tables[table] = None
+    return tuple(tables)
 
 
 @dataclass(frozen=True, kw_only=True)

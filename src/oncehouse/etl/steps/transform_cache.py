@@ -31,7 +31,7 @@ class PreparedTransform:
     columns: Mapping[str, str]
     """Column and type of what the transform yields."""
     destination: DestinationTable
-    looked_at: float = field(compare=False)
+    read_at: float = field(compare=False)
     """When, by this process's own clock."""
 
 
@@ -46,11 +46,11 @@ class TransformCache:
     def prepare(self, topic: Topic) -> PreparedTransform:
         """Looked up anew only when the table or the transform has changed: one question a second instead of five."""
         known, now = self._prepared.get(topic.topic), time.monotonic()
-        if known is not None and now - known.looked_at < _TRUST_SECONDS:
+        if known is not None and now - known.read_at < _TRUST_SECONDS:
             return known
         version = read_version(self._client, topic, self._folder)
         if version is not None and known is not None and known.version == version:
-            self._prepared[topic.topic] = replace(known, looked_at=now)
+            self._prepared[topic.topic] = replace(known, read_at=now)
             return known
         self._prepared[topic.topic] = self._load(topic, version, now)
         return self._prepared[topic.topic]
@@ -72,5 +72,5 @@ class TransformCache:
             transform=transform,
             columns=columns,
             destination=destination,
-            looked_at=now,
+            read_at=now,
         )

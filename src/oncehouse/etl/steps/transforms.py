@@ -81,12 +81,12 @@ def _find_named(
             f"Topic {topic.topic}: its transform {name} is neither a view on {client.address} nor a file ending in "
             ".sql. Create the view, or name another one as `transform` in the lineage."
         )
-    asked = tuple(found[0][1])
-    _check_parameters(topic, name, asked)
-    if not asked:
+    parameters = tuple(found[0][1])
+    _check_parameters(topic, name, parameters)
+    if not parameters:
         select = f"SELECT * FROM {view.quoted}"  # noqa: S608 - quoted
         return Transform(name=name, select=select, offsets_table=offsets_table, has_range=False)
-    arguments = ", ".join(f"{quote(one)} = {{{one}:{RANGE_PARAMETERS[one]}}}" for one in asked)
+    arguments = ", ".join(f"{quote(one)} = {{{one}:{RANGE_PARAMETERS[one]}}}" for one in parameters)
     select = f"SELECT * FROM {view.quoted}({arguments})"  # noqa: S608 - quoted, and the names are known ones
     return Transform(name=name, select=select, offsets_table=None, has_range=True)
 
@@ -170,10 +170,10 @@ def _from_file(topic: Topic, name: str, folder: Path) -> Transform:
             "in the lineage."
         )
     text = _read_one_statement(topic, path)
-    asked = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    _check_parameters(topic, name, asked)
+    parameters = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    _check_parameters(topic, name, parameters)
     # On lines of its own, so that a closing comment of the file does not swallow what follows.
-    return Transform(name=name, select=f"\n{text}\n", offsets_table=None, has_range=bool(asked))
+    return Transform(name=name, select=f"\n{text}\n", offsets_table=None, has_range=bool(parameters))
 
 
 def _read_one_statement(topic: Topic, path: Path) -> str:
@@ -194,21 +194,21 @@ def _from_template(topic: Topic, path: Path, inner: Transform | None) -> Transfo
     stands_for = None if inner is None else Sql(f"({inner.select})")
     rendered = render_template(topic, path, transform=stands_for)
     texts = (*rendered.before, rendered.select, *rendered.after)
-    asked = tuple(dict.fromkeys(name for text in texts for name in _PARAMETER.findall(text)))
-    _check_parameters(topic, path.name, tuple(one for one in asked if one not in rendered.bound))
+    parameters = tuple(dict.fromkeys(name for text in texts for name in _PARAMETER.findall(text)))
+    _check_parameters(topic, path.name, tuple(one for one in parameters if one not in rendered.bound))
     return Transform(
         name=path.name,
         select=f"\n{rendered.select}\n",
         offsets_table=inner.offsets_table if inner else None,
-        has_range=any(one in RANGE_PARAMETERS for one in asked),
+        has_range=any(one in RANGE_PARAMETERS for one in parameters),
         before=rendered.before,
         after=rendered.after,
         bound=rendered.bound,
     )
 
 
-def _check_parameters(topic: Topic, name: str, asked: tuple[str, ...]) -> None:
-    unknown = [one for one in asked if one not in RANGE_PARAMETERS]
+def _check_parameters(topic: Topic, name: str, parameters: tuple[str, ...]) -> None:
+    unknown = [one for one in parameters if one not in RANGE_PARAMETERS]
     if unknown:
         raise ConfigurationError(
             f"Topic {topic.topic}: its transform {name} asks for {', '.join(unknown)}; a step has "

@@ -20,9 +20,9 @@ from oncehouse.ledger.catalog.schema import attempts, batches, duplicate_files, 
 from oncehouse.ledger.models import (
     Attempt,
     AttemptOutcome,
-    Batch,
     BatchStatus,
     FileRef,
+    LedgerBatch,
     LoadPart,
     Part,
     Stage,
@@ -115,14 +115,14 @@ def _take(connection: Connection, catalog: Catalog, part: Part, batch: NewBatch,
         )
 
 
-def waiting_batches(catalog: Catalog) -> tuple[Batch, ...]:
+def waiting_batches(catalog: Catalog) -> tuple[LedgerBatch, ...]:
     """Batches that still have to reach ClickHouse, oldest first; parked ones are not among them."""
     return list_batches(catalog, statuses=WAITING)
 
 
 def list_batches(
     catalog: Catalog, *, statuses: Iterable[BatchStatus] | None = None, table: str | None = None
-) -> tuple[Batch, ...]:
+) -> tuple[LedgerBatch, ...]:
     query = select_batches(catalog, statuses, table).order_by(batches.c.sequence)
     with catalog.read() as connection:
         return tuple(batch_of(row) for row in connection.execute(query).all())
@@ -137,7 +137,7 @@ def select_batches(
     return query if table is None else query.where(batches.c.table_name == table)
 
 
-def find_batch(catalog: Catalog, batch_id: str) -> Batch:
+def find_batch(catalog: Catalog, batch_id: str) -> LedgerBatch:
     query = select(batches).where(batches.c.pipeline == catalog.pipeline, batches.c.batch_id == batch_id)
     with catalog.read() as connection:
         row = connection.execute(query).first()
@@ -304,7 +304,7 @@ def count_attempts(catalog: Catalog, table: str, *, since: float) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def unproven_batches(catalog: Catalog) -> tuple[Batch, ...]:
+def unproven_batches(catalog: Catalog) -> tuple[LedgerBatch, ...]:
     """Loaded batches of which nothing shows that materialized views have their rows, oldest first."""
     query = select_batches(catalog, [BatchStatus.IN_CLICKHOUSE], None).where(batches.c.reason.is_not(None))
     with catalog.read() as connection:
@@ -368,8 +368,8 @@ def part_of(row: Row[tuple[object, ...]]) -> Part:
     )
 
 
-def batch_of(row: Row[tuple[object, ...]]) -> Batch:
-    return Batch(
+def batch_of(row: Row[tuple[object, ...]]) -> LedgerBatch:
+    return LedgerBatch(
         batch_id=row.batch_id,
         table=row.table_name,
         status=BatchStatus(row.status),

@@ -35,7 +35,7 @@ from oncehouse.ledger.catalog.migrations import Upgrade
 from oncehouse.ledger.catalog.monotonic_clock import SteadyClock
 from oncehouse.ledger.catalog.schema import leases, ledger_version, pipelines
 from oncehouse.ledger.lease_terms import Terms
-from oncehouse.ledger.models import Identity, Stage, format_rule
+from oncehouse.ledger.models import LedgerIdentity, Stage, format_rule
 
 _log = logging.getLogger("oncehouse.ledger")
 
@@ -125,24 +125,24 @@ class Catalog:
             return self.now_in(connection)
 
     def now_in(self, connection: Connection) -> float:
-        told = float(connection.execute(select(self.clock)).scalar_one())
-        self._steady.hear(told)
-        return told
+        catalog_time = float(connection.execute(select(self.clock)).scalar_one())
+        self._steady.correct(catalog_time)
+        return catalog_time
 
     def latest_in(self, connection: Connection) -> float:
         """The time to write down: a clock that was set back meanwhile makes nothing look older than it is."""
-        told = self.now_in(connection)
-        return max(told, self._steady.hear(told))
+        catalog_time = self.now_in(connection)
+        return max(catalog_time, self._steady.correct(catalog_time))
 
     def earliest(self) -> float:
         """The time by which something may be deleted: a clock that was set forth meanwhile makes nothing old."""
-        told = self.now()
-        return min(told, self._steady.hear(told))
+        catalog_time = self.now()
+        return min(catalog_time, self._steady.correct(catalog_time))
 
     def jump_seconds(self) -> float:
         """How far the catalog's clock was set forth, or back if negative, since it was asked first."""
-        told = self.now()
-        return told - self._steady.hear(told)
+        catalog_time = self.now()
+        return catalog_time - self._steady.correct(catalog_time)
 
     def read(self) -> AbstractContextManager[Connection]:
         """A read-only view; raises TransientError when the database is away."""
@@ -206,7 +206,7 @@ class Catalog:
 
         return self._retry(attempt)
 
-    def adopt(self, identity: Identity, *, rule: str | None = None) -> None:
+    def adopt(self, identity: LedgerIdentity, *, rule: str | None = None) -> None:
         """Enter the pipeline into the catalog, or refuse one whose identity rule or buckets have changed.
 
         `rule`: what its file says of the identity, for those who have another file later.
@@ -232,19 +232,19 @@ class Catalog:
 
         self.change(run)
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> LedgerIdentity | None:
         with self.read() as connection:
             return self.identity_in(connection)
 
     def rule(self) -> str | None:
         """What the pipeline file said of the identity when the ledger took its rule; None: nobody wrote it down."""
         with self.read() as connection:
-            asked = select(pipelines.c.rule).where(pipelines.c.pipeline == self.pipeline)
-            return connection.execute(asked).scalar()
+            query = select(pipelines.c.rule).where(pipelines.c.pipeline == self.pipeline)
+            return connection.execute(query).scalar()
 
-    def identity_in(self, connection: Connection) -> Identity | None:
+    def identity_in(self, connection: Connection) -> LedgerIdentity | None:
         row = connection.execute(select(pipelines).where(pipelines.c.pipeline == self.pipeline)).first()
-        return None if row is None else Identity(fingerprint=row.fingerprint, buckets=row.buckets)
+        return None if row is None else LedgerIdentity(fingerprint=row.fingerprint, buckets=row.buckets)
 
     def _fence(self, connection: Connection, stage: Stage, token: int, name: str) -> int:
         """Refuse whoever does not hold the lease in this very catalog; the number of this write otherwise."""
@@ -272,10 +272,10 @@ class Catalog:
 
     def refuse_in(self, connection: Connection, stage: Stage, token: int) -> NoReturn:
         """Say why the lease is not this process's any more: it was taken over, or the catalog has lost something."""
-        asked = select(leases.c.token, leases.c.writes).where(
+        query = select(leases.c.token, leases.c.writes).where(
             leases.c.pipeline == self.pipeline, leases.c.stage == stage
         )
-        row = connection.execute(asked).first()
+        row = connection.execute(query).first()
         term = self.terms.find(stage, token)
         if term is None or (row is not None and row.token > token):
             raise FencedError(
@@ -294,8 +294,8 @@ class Catalog:
 
         `connection`: the one by which the catalog looked behind; others may lead to another server.
         """
-        with nullcontext(connection) if connection is not None else self.read() as asked:
-            if not database.is_standby(asked):
+        with nullcontext(connection) if connection is not None else self.read() as reading:
+            if not database.is_standby(reading):
                 return
         where = self.engine.url.render_as_string(hide_password=True)
         raise TransientError(
@@ -368,15 +368,15 @@ class _CollisionError(PermanentError):
     """Two writers made the same row."""
 
 
-def check_identity(pipeline: str, known: Identity, asked: Identity) -> None:
-    if known.fingerprint != asked.fingerprint:
+def check_identity(pipeline: str, known: LedgerIdentity, declared: LedgerIdentity) -> None:
+    if known.fingerprint != declared.fingerprint:
         raise ConfigurationError(
             f"Pipeline {pipeline}: the identity rule has changed since this ledger was made "
-            f"(ledger: {format_rule(known)}; pipeline file: {format_rule(asked)}). Ids made by another rule would "
+            f"(ledger: {format_rule(known)}; pipeline file: {format_rule(declared)}). Ids made by another rule would "
             "let duplicates through. Put the old rule back, or let `oncehouse rekey` show what the new one means."
         )
-    if known.buckets != asked.buckets:
+    if known.buckets != declared.buckets:
         raise ConfigurationError(
-            f"Pipeline {pipeline}: identity.buckets is {asked.buckets}, the ledger was made with "
+            f"Pipeline {pipeline}: identity.buckets is {declared.buckets}, the ledger was made with "
             f"{known.buckets}. Put {known.buckets} back, or change the ledger with `oncehouse rekey`."
         )

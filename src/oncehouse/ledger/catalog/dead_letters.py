@@ -13,11 +13,11 @@ from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, selec
 
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.requests import add_request_in
-from oncehouse.ledger.catalog.row_mappers import file_values, letter_file_of
+from oncehouse.ledger.catalog.row_mappers import dead_letter_file_of, file_values
 from oncehouse.ledger.catalog.schema import dead_letter_files
-from oncehouse.ledger.models import DeadLetterFile, LetterKind, RequestKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind, RequestKind
 
-_FILES_A_LOOK = 128
+_FILES_A_QUERY = 128
 _LONGEST_NAME = 64
 
 
@@ -25,7 +25,7 @@ def count_reasons(catalog: Catalog) -> dict[str, int]:
     """Open dead letters by reason, by its name. What waits is counted by `stats/awaited_schemas.py`."""
     query = (
         select(dead_letter_files.c.reasons, func.count())
-        .where(*are_open(catalog, LetterKind.DEAD))
+        .where(*are_open(catalog, DeadLetterKind.DEAD))
         .group_by(dead_letter_files.c.reasons)
     )
     counted: dict[str, int] = {}
@@ -41,11 +41,11 @@ def find_open_file(catalog: Catalog, name: str) -> DeadLetterFile | None:
     if not (name.isascii() and name.isprintable() and len(name) <= _LONGEST_NAME):
         return None
     query = select(dead_letter_files).where(
-        *are_open(catalog, LetterKind.DEAD), dead_letter_files.c.dead_letter_file == name
+        *are_open(catalog, DeadLetterKind.DEAD), dead_letter_files.c.dead_letter_file == name
     )
     with catalog.read() as connection:
         row = connection.execute(query).first()
-    return None if row is None else letter_file_of(row)
+    return None if row is None else dead_letter_file_of(row)
 
 
 def walk_newest_files(
@@ -53,23 +53,23 @@ def walk_newest_files(
 ) -> Iterator[DeadLetterFile]:
     """Files of open dead letters from the newest on, or from `start` on; those without the reason are left out."""
     names = dead_letter_files.c.dead_letter_file
-    query = select(dead_letter_files).where(*are_open(catalog, LetterKind.DEAD))
+    query = select(dead_letter_files).where(*are_open(catalog, DeadLetterKind.DEAD))
     if reason is not None:
         # As it stands in the text. No LIKE: a reason may hold its wildcards.
-        spelt = json.dumps(reason)
+        encoded = json.dumps(reason)
         query = query.where(
-            func.replace(dead_letter_files.c.reasons, spelt, "") != dead_letter_files.c.reasons
+            func.replace(dead_letter_files.c.reasons, encoded, "") != dead_letter_files.c.reasons
         )
-    newest = query.order_by(dead_letter_files.c.epoch.desc(), names.desc()).limit(_FILES_A_LOOK)
-    look = newest if start is None else newest.where(_up_to(start, names <= start.dead_letter_file))
+    newest = query.order_by(dead_letter_files.c.epoch.desc(), names.desc()).limit(_FILES_A_QUERY)
+    page = newest if start is None else newest.where(_up_to(start, names <= start.dead_letter_file))
     while True:
         with catalog.read() as connection:
-            found = [letter_file_of(row) for row in connection.execute(look).all()]
+            found = [dead_letter_file_of(row) for row in connection.execute(page).all()]
         yield from (file for file in found if reason is None or file.reasons.get(reason))
-        if len(found) < _FILES_A_LOOK:
+        if len(found) < _FILES_A_QUERY:
             return
         last = found[-1]
-        look = newest.where(_up_to(last, names < last.dead_letter_file))
+        page = newest.where(_up_to(last, names < last.dead_letter_file))
 
 
 def _up_to(last: DeadLetterFile, same_epoch: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -78,7 +78,7 @@ def _up_to(last: DeadLetterFile, same_epoch: ColumnElement[bool]) -> ColumnEleme
     return and_(epoch <= last.epoch, or_(epoch < last.epoch, same_epoch))
 
 
-def are_open(catalog: Catalog, kind: LetterKind) -> tuple[ColumnElement[bool], ...]:
+def are_open(catalog: Catalog, kind: DeadLetterKind) -> tuple[ColumnElement[bool], ...]:
     """What holds of the files of letters that were not tried again."""
     return (
         dead_letter_files.c.pipeline == catalog.pipeline,
@@ -103,7 +103,7 @@ def add_edits(catalog: Catalog, edits: Sequence[DeadLetterFile]) -> int:
                 insert(dead_letter_files).values(
                     pipeline=catalog.pipeline,
                     dead_letter_file=found.dead_letter_file,
-                    kind=LetterKind.EDIT,
+                    kind=DeadLetterKind.EDIT,
                     epoch=found.epoch,
                     rows_total=found.rows,
                     reasons=json.dumps(found.reasons),

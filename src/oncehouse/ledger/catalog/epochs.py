@@ -9,10 +9,10 @@ from sqlalchemy import Select, func, select
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.dead_letters import are_open
 from oncehouse.ledger.catalog.row_mappers import (
+    dead_letter_file_of,
     epoch_of,
     file_ref,
     key_file_of,
-    letter_file_of,
     offset_range_of,
 )
 from oncehouse.ledger.catalog.schema import (
@@ -28,12 +28,12 @@ from oncehouse.ledger.catalog.schema import (
 from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     DuplicateFile,
     EpochKind,
     EpochRow,
     FileRef,
     KeyFile,
-    LetterKind,
     OffsetRange,
 )
 
@@ -177,18 +177,20 @@ def list_duplicate_files(
 
 
 def list_dead_letter_files(
-    catalog: Catalog, *, kind: LetterKind = LetterKind.DEAD
+    catalog: Catalog, *, kind: DeadLetterKind = DeadLetterKind.DEAD
 ) -> tuple[DeadLetterFile, ...]:
     """Those that were not tried again."""
-    return _read_letter_files(catalog, _letter_files(catalog).where(*are_open(catalog, kind)))
+    return _read_dead_letter_files(
+        catalog, _select_dead_letter_files(catalog).where(*are_open(catalog, kind))
+    )
 
 
-def list_all_letter_files(catalog: Catalog) -> tuple[DeadLetterFile, ...]:
+def list_all_dead_letter_files(catalog: Catalog) -> tuple[DeadLetterFile, ...]:
     """Of both kinds, those tried again included."""
-    return _read_letter_files(catalog, _letter_files(catalog))
+    return _read_dead_letter_files(catalog, _select_dead_letter_files(catalog))
 
 
-def _letter_files(catalog: Catalog) -> Select[Any]:
+def _select_dead_letter_files(catalog: Catalog) -> Select[Any]:
     return (
         select(dead_letter_files)
         .where(dead_letter_files.c.pipeline == catalog.pipeline)
@@ -196,6 +198,6 @@ def _letter_files(catalog: Catalog) -> Select[Any]:
     )
 
 
-def _read_letter_files(catalog: Catalog, query: Select[Any]) -> tuple[DeadLetterFile, ...]:
+def _read_dead_letter_files(catalog: Catalog, query: Select[Any]) -> tuple[DeadLetterFile, ...]:
     with catalog.read() as connection:
-        return tuple(letter_file_of(row) for row in connection.execute(query).all())
+        return tuple(dead_letter_file_of(row) for row in connection.execute(query).all())

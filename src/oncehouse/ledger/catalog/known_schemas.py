@@ -47,14 +47,14 @@ def list_names(catalog: Catalog, *, format_: str | None = None) -> frozenset[str
 
 def add_schemas(catalog: Catalog, found: Iterable[Schema]) -> tuple[Schema, ...]:
     """Write down those that are new and return them; another definition under a known name is refused."""
-    asked = tuple(found)
-    for schema in asked:
+    schemas = tuple(found)
+    for schema in schemas:
         _require_name(catalog, schema)
 
     def run(connection: Connection) -> tuple[Schema, ...]:
-        return tuple(schema for schema in asked if _add(connection, catalog, schema))
+        return tuple(schema for schema in schemas if _add(connection, catalog, schema))
 
-    return catalog.change(run) if asked else ()
+    return catalog.change(run) if schemas else ()
 
 
 def _require_name(catalog: Catalog, schema: Schema) -> None:

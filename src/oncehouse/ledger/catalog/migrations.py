@@ -106,8 +106,8 @@ def _prepare_rules(connection: Connection) -> None:
 def add_column(connection: Connection, table: str, column: str, kind: TypeEngine[Any]) -> None:
     """A column that may be null: rows of older processes have none."""
     if column not in {found["name"] for found in inspect(connection).get_columns(table)}:
-        spelt = kind.compile(dialect=connection.dialect)
-        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {spelt}"))
+        type_name = kind.compile(dialect=connection.dialect)
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {type_name}"))
 
 
 def _add_leader_epochs(connection: Connection) -> None:
@@ -115,7 +115,7 @@ def _add_leader_epochs(connection: Connection) -> None:
     add_column(connection, "oncehouse_ranges", "leader_epoch", Integer())
 
 
-def _index_open_letters(connection: Connection) -> None:
+def _index_open_dead_letters(connection: Connection) -> None:
     connection.execute(
         text(
             "CREATE INDEX IF NOT EXISTS oncehouse_dead_letter_files_open "
@@ -148,7 +148,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         version=4,
         what="open dead letters are found by an index",
-        change=_index_open_letters,
+        change=_index_open_dead_letters,
     ),
     Step(
         version=5,
@@ -196,12 +196,12 @@ def require_version(connection: Connection, version: int) -> None:
 
 def _describe_writer(connection: Connection, version: int) -> str:
     """Read with care: whatever a newer oncehouse has made of its tables, the refusal must be told."""
-    looked = inspect(connection)
-    if looked.has_table(upgrades.name):
-        known = {column["name"] for column in looked.get_columns(upgrades.name)}
+    inspector = inspect(connection)
+    if inspector.has_table(upgrades.name):
+        known = {column["name"] for column in inspector.get_columns(upgrades.name)}
         if {"version", "oncehouse"} <= known:
-            asked = select(upgrades.c.oncehouse).where(upgrades.c.version == version)
-            if (name := connection.execute(asked).scalar()) is not None:
+            query = select(upgrades.c.oncehouse).where(upgrades.c.version == version)
+            if (name := connection.execute(query).scalar()) is not None:
                 return f"oncehouse {name}, which upgraded it, or a newer one"
     return "the newer oncehouse that wrote it"
 
@@ -220,22 +220,22 @@ def migrate(connection: Connection) -> Upgrade | None:
         connection.execute(insert(ledger_version).values(name="ledger", version=VERSION))
         _remember(connection, VERSION)
         return None
-    asked = steps_after(found)
-    if not asked:
+    steps = steps_after(found)
+    if not steps:
         return None
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
-    for step in asked:
+    for step in steps:
         step.change(connection)
         failpoints.reach("catalog half upgraded")
         connection.execute(update(ledger_version).values(version=step.version))
-    for step in asked:
+    for step in steps:
         _remember(connection, step.version)
-    if any(step.fences for step in asked):
+    if any(step.fences for step in steps):
         # Whoever holds a lease is refused at its next write.
         connection.execute(update(leases).values(token=leases.c.token + 1))
     failpoints.reach("before the upgrade is settled")
-    return Upgrade(before=found, after=asked[-1].version)
+    return Upgrade(before=found, after=steps[-1].version)
 
 
 def _remember(connection: Connection, version: int) -> None:

@@ -17,14 +17,14 @@ def read_uptime() -> float:
 
 
 class SteadyClock:
-    """Starts with the first time that it hears; all later ones are only compared with it."""
+    """Starts with the first time that it gets; all later ones are only compared with it."""
 
     def __init__(self, read_passed: Callable[[], float] = read_uptime) -> None:
         self._read_passed = read_passed
         self._offset_seconds: float | None = None
 
-    def hear(self, told: float) -> float:
+    def correct(self, catalog_time: float) -> float:
         """What the time should be when the catalog's clock tells this."""
         if self._offset_seconds is None:
-            self._offset_seconds = told - self._read_passed()
+            self._offset_seconds = catalog_time - self._read_passed()
         return self._offset_seconds + self._read_passed()

@@ -25,7 +25,7 @@ _LOADED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bundle:
+class PackBundle:
     """All files of one epoch: it is packed whole or not at all."""
 
     epoch: int
@@ -51,7 +51,7 @@ def is_pack(path: str) -> bool:
     return "/packs/" in path
 
 
-def list_bundles(catalog: Catalog, *, limit: int = 20_000) -> tuple[Bundle, ...]:
+def list_bundles(catalog: Catalog, *, limit: int = 20_000) -> tuple[PackBundle, ...]:
     """Epochs whose rows are all loaded and whose files are still their own, oldest first."""
     by_epoch: dict[int, list[tuple[float, KeyFile]]] = {}
     for epoch, registered_at, key_file in _own_key_files(catalog, limit):
@@ -67,7 +67,7 @@ def list_bundles(catalog: Catalog, *, limit: int = 20_000) -> tuple[Bundle, ...]
         parts_of = [entry for _, key_file in members for entry in held.get(key_file.key_file, [])]
         if all(is_loaded for _, is_loaded in parts_of):
             found.append(
-                Bundle(
+                PackBundle(
                     epoch=epoch,
                     registered_at=members[0][0],
                     key_files=tuple(key_file for _, key_file in members),

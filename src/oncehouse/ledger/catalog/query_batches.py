@@ -14,11 +14,11 @@ from oncehouse.ledger.catalog.schema import queries, query_batches
 from oncehouse.ledger.models import QueryBatch
 
 
-def is_settled(catalog: Catalog, asked: QueryBatch) -> bool:
+def is_settled(catalog: Catalog, batch: QueryBatch) -> bool:
     """Raises ConfigurationError when batches under this name are counted by another origin."""
     with catalog.read() as connection:
-        _require_origin(connection, catalog, asked)
-        return _is_settled_in(connection, catalog, asked)
+        _require_origin(connection, catalog, batch)
+        return _is_settled_in(connection, catalog, batch)
 
 
 def list_queries(catalog: Catalog) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def _require_origin(connection: Connection, catalog: Catalog, batch: QueryBatch)
     if known is not None and known != batch.origin:
         raise ConfigurationError(
             f"Pipeline {catalog.pipeline}: the batches of query {batch.query} are counted by {known}, and these "
-            f"by {batch.origin}. Their numbers begin anew, so new rows would be taken for settled ones. Put the "
+            f"by {batch.origin}. Their numbers begin at 0 again, so new rows would be taken for settled ones. Put the "
             "old checkpoint back, or give the query a new name: rows that were seen before are then found as "
             "duplicates."
         )

@@ -25,7 +25,7 @@ from oncehouse.ledger.catalog.schema import (
     ranges,
 )
 from oncehouse.ledger.catalog.segments import insert_segments
-from oncehouse.ledger.models import Batch, BatchStatus, EpochKind, OffsetRange, Registration, Stage
+from oncehouse.ledger.models import BatchStatus, EpochKind, LedgerBatch, OffsetRange, Registration, Stage
 
 
 def register(catalog: Catalog, token: int, registration: Registration) -> None:
@@ -184,16 +184,16 @@ def _insert_files(connection: Connection, catalog: Catalog, registration: Regist
                 **own, rows_total=duplicates.rows, **file_values("file", duplicates.file)
             )
         )
-    for letters in registration.dead_letter_files:
+    for dead_letters in registration.dead_letter_files:
         connection.execute(
             insert(dead_letter_files).values(
                 **own,
-                dead_letter_file=letters.dead_letter_file,
-                kind=letters.kind,
-                rows_total=letters.rows,
-                reasons=json.dumps(letters.reasons),
+                dead_letter_file=dead_letters.dead_letter_file,
+                kind=dead_letters.kind,
+                rows_total=dead_letters.rows,
+                reasons=json.dumps(dead_letters.reasons),
                 registered_at=now,
-                **file_values("file", letters.file),
+                **file_values("file", dead_letters.file),
             )
         )
     for name in registration.tried_dead_letter_files:
@@ -220,7 +220,7 @@ def _mark_tried(connection: Connection, catalog: Catalog, name: str, epoch: int)
         )
 
 
-def _replace_batch(connection: Connection, catalog: Catalog, batch: Batch) -> None:
+def _replace_batch(connection: Connection, catalog: Catalog, batch: LedgerBatch) -> None:
     # A parked batch may have been retried since, and be on its way, in ClickHouse or parked again.
     replaced = connection.execute(
         update(batches)

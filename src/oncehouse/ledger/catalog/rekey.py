@@ -40,7 +40,7 @@ from oncehouse.ledger.catalog.schema import (
     requests,
     segments,
 )
-from oncehouse.ledger.models import FileRef, Identity, KeyFile, Segment, Stage
+from oncehouse.ledger.models import FileRef, KeyFile, LedgerIdentity, Segment, Stage
 
 _PREFIXED = ("keys_path", "keys_bytes", "keys_checksum", "keys_row")
 
@@ -88,18 +88,18 @@ def count_unprepared(catalog: Catalog, request: int, *, since: int | None = None
     that all later ones are counted without a look at each.
     """
     left = _lacks(request) if since is None else or_(key_files.c.epoch > since, _lacks(request))
-    asked = select(func.coalesce(func.sum(key_files.c.events), 0)).where(
+    query = select(func.coalesce(func.sum(key_files.c.events), 0)).where(
         key_files.c.pipeline == catalog.pipeline, key_files.c.epoch >= (since or 0), left
     )
     with catalog.read() as connection:
-        return int(connection.execute(asked).scalar_one())
+        return int(connection.execute(query).scalar_one())
 
 
 def list_unprepared(
     catalog: Catalog, request: int, *, since: int | None = None, limit: int
 ) -> tuple[tuple[int, float, KeyFile], ...]:
     """(epoch, registered at, key file) of the first whose ids are still to be made, in the order of their settling."""
-    asked = (
+    query = (
         select(key_files)
         .where(key_files.c.pipeline == catalog.pipeline, key_files.c.epoch >= (since or 0), _lacks(request))
         .order_by(key_files.c.epoch, key_files.c.ordinal)
@@ -107,7 +107,7 @@ def list_unprepared(
     )
     with catalog.read() as connection:
         return tuple(
-            (row.epoch, row.registered_at, key_file_of(row)) for row in connection.execute(asked).all()
+            (row.epoch, row.registered_at, key_file_of(row)) for row in connection.execute(query).all()
         )
 
 
@@ -241,7 +241,7 @@ def _discard(connection: Connection, catalog: Catalog, named: Select[Any]) -> No
 
 
 def change_identity(
-    catalog: Catalog, token: int, identity: Identity, *, request: int, rule: str | None
+    catalog: Catalog, token: int, identity: LedgerIdentity, *, request: int, rule: str | None
 ) -> Change:
     """Put what was prepared in the place of what holds, with the new rule; refused while a key file is left out."""
 
@@ -265,7 +265,7 @@ def change_identity(
     return catalog.write(Stage.INGEST, token, run)
 
 
-def has_changed(catalog: Catalog, token: int, identity: Identity) -> bool:
+def has_changed(catalog: Catalog, token: int, identity: LedgerIdentity) -> bool:
     """Whether the ledger has this rule: for who does not know what became of a commit.
 
     Asked under the lease, so that a commit that is still under way on the server is waited for.
@@ -275,7 +275,7 @@ def has_changed(catalog: Catalog, token: int, identity: Identity) -> bool:
 
 def format_change(change: Change) -> str:
     made = f"the ids of {change.events} events" if change.events else "no ids"
-    return f"{made} were made anew; the key index holds {change.keys} keys in {change.segments} segments"
+    return f"{made} were computed again; the key index holds {change.keys} keys in {change.segments} segments"
 
 
 def _lock_out_packs(connection: Connection, catalog: Catalog) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.row_mappers import finish_request_in
 from oncehouse.ledger.catalog.schema import requests
-from oncehouse.ledger.models import Identity, Request, RequestKind, Stage
+from oncehouse.ledger.models import LedgerIdentity, Request, RequestKind, Stage
 
 
 def add_request(catalog: Catalog, kind: RequestKind, arguments: dict[str, object]) -> int:
@@ -93,12 +93,12 @@ def open_rekey(catalog: Catalog) -> Request | None:
     return next((found for found in open_requests(catalog) if found.kind is RequestKind.REKEY), None)
 
 
-def pending_rekey(catalog: Catalog) -> Identity | None:
+def pending_rekey(catalog: Catalog) -> LedgerIdentity | None:
     """The identity rule that somebody has asked the ledger to be changed to."""
     request = open_rekey(catalog)
     return None if request is None else rekey_target(request)
 
 
-def rekey_target(request: Request) -> Identity:
+def rekey_target(request: Request) -> LedgerIdentity:
     arguments = request.arguments
-    return Identity(fingerprint=str(arguments["fingerprint"]), buckets=int(str(arguments["buckets"])))
+    return LedgerIdentity(fingerprint=str(arguments["fingerprint"]), buckets=int(str(arguments["buckets"])))

@@ -22,7 +22,7 @@ from oncehouse.ledger.catalog.schema import (
     rekeyed_segments,
     segments,
 )
-from oncehouse.ledger.models import BatchStatus, LetterKind, Stage
+from oncehouse.ledger.models import BatchStatus, DeadLetterKind, Stage
 
 _SETTLED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
 
@@ -102,9 +102,9 @@ def _is_loaded(connection: Connection, catalog: Catalog, batch_id: str | None) -
     return status in _SETTLED
 
 
-def _drop_duplicates(connection: Connection, catalog: Catalog, asked: Iterable[int]) -> list[str]:
+def _drop_duplicates(connection: Connection, catalog: Catalog, epochs: Iterable[int]) -> list[str]:
     paths = []
-    for epoch in asked:
+    for epoch in epochs:
         left = connection.execute(
             select(func.count()).where(key_files.c.pipeline == catalog.pipeline, key_files.c.epoch == epoch)
         ).scalar_one()
@@ -119,13 +119,16 @@ def _drop_duplicates(connection: Connection, catalog: Catalog, asked: Iterable[i
     return paths
 
 
-def drop_tried_letters(catalog: Catalog, token: int, *, before: float) -> tuple[str, ...]:
+def drop_tried_dead_letters(catalog: Catalog, token: int, *, before: float) -> tuple[str, ...]:
     """Forget letters older than this that were tried again since, and edits; open letters stay for ever."""
 
     def run(connection: Connection) -> tuple[str, ...]:
         gone = (
             dead_letter_files.c.pipeline == catalog.pipeline,
-            or_(dead_letter_files.c.tried_in_epoch.is_not(None), dead_letter_files.c.kind == LetterKind.EDIT),
+            or_(
+                dead_letter_files.c.tried_in_epoch.is_not(None),
+                dead_letter_files.c.kind == DeadLetterKind.EDIT,
+            ),
             dead_letter_files.c.registered_at < before,
         )
         rows = connection.execute(select(dead_letter_files).where(*gone)).all()

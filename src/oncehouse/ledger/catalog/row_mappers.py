@@ -18,11 +18,11 @@ from oncehouse.ledger.catalog.schema import (
 from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     EpochKind,
     EpochRow,
     FileRef,
     KeyFile,
-    LetterKind,
     OffsetRange,
 )
 
@@ -60,7 +60,7 @@ def key_file_of(row: Row[tuple[object, ...]]) -> KeyFile:
     )
 
 
-def letter_file_of(row: Row[tuple[object, ...]]) -> DeadLetterFile:
+def dead_letter_file_of(row: Row[tuple[object, ...]]) -> DeadLetterFile:
     return DeadLetterFile(
         dead_letter_file=row.dead_letter_file,
         epoch=row.epoch,
@@ -68,7 +68,7 @@ def letter_file_of(row: Row[tuple[object, ...]]) -> DeadLetterFile:
         reasons=json.loads(row.reasons),
         file=file_ref(row, "file"),
         registered_at=row.registered_at,
-        kind=LetterKind(row.kind),
+        kind=DeadLetterKind(row.kind),
     )
 
 

@@ -187,12 +187,12 @@ def examine(engine: Engine) -> str | None:
         return None
     try:
         with closing(sqlite3.connect(f"file:{Path(path).absolute()}?mode=ro", uri=True)) as connection:
-            told = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+            problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
     except sqlite3.DatabaseError as error:
         if is_damage(error):
             return str(error)
         raise _describe_unread(Path(path), error) from error
-    return None if told == ["ok"] else "; ".join(told)
+    return None if problems == ["ok"] else "; ".join(problems)
 
 
 def _describe_unread(path: Path, error: sqlite3.DatabaseError) -> TransientError:

@@ -21,7 +21,7 @@ from oncehouse.ledger.catalog.rollup import add_batches
 from oncehouse.ledger.catalog.schema import batches, leases, parts, pipelines, requests
 from oncehouse.ledger.catalog.segments import insert_segments
 from oncehouse.ledger.catalog.snapshots import copy_rows
-from oncehouse.ledger.models import BatchStatus, Identity, Part, Segment, Stage
+from oncehouse.ledger.models import BatchStatus, LedgerIdentity, Part, Segment, Stage
 
 # More than any process makes between two marks.
 _WRITES_UNKNOWN = 1_000_000
@@ -51,7 +51,7 @@ def adopt(catalog: Catalog, token: int, adoption: Adoption) -> None:
     catalog.write(Stage.INGEST, token, lambda connection: _adopt(connection, catalog, adoption))
 
 
-def restore(catalog: Catalog, snapshot: Catalog, adoption: Adoption, identity: Identity | None) -> None:
+def restore(catalog: Catalog, snapshot: Catalog, adoption: Adoption, identity: LedgerIdentity | None) -> None:
     """Enter the pipeline's rows out of a snapshot together with what the tables know beyond it.
 
     `identity`: the rule of a pipeline that begins anew, where the snapshot is empty. A commit whose answer was lost is

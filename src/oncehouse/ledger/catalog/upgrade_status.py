@@ -48,7 +48,7 @@ class Standing:
     history: tuple[Upgraded, ...]
 
 
-def look(catalog: Catalog) -> Standing:
+def read_standing(catalog: Catalog) -> Standing:
     """A catalog of any version that this oncehouse knows, as it is."""
     with catalog.read() as connection:
         version = read_version(connection)
@@ -57,9 +57,9 @@ def look(catalog: Catalog) -> Standing:
             .where(leases.c.expires_at > catalog.clock)
             .order_by(leases.c.pipeline, leases.c.stage)
         )
-        told = select(upgrades).order_by(upgrades.c.version)
+        steps_done = select(upgrades).order_by(upgrades.c.version)
         holders = connection.execute(held).all() if version else ()
-        history = connection.execute(told).all() if version >= _FIRST_REMEMBERED else ()
+        history = connection.execute(steps_done).all() if version >= _FIRST_REMEMBERED else ()
     return Standing(
         version=version,
         wanted=VERSION,

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, func, select
 
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.dead_letters import are_open
-from oncehouse.ledger.catalog.row_mappers import letter_file_of
+from oncehouse.ledger.catalog.row_mappers import dead_letter_file_of
 from oncehouse.ledger.catalog.schema import dead_letter_files
-from oncehouse.ledger.models import DeadLetterFile, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind
 
 _MOST_NAMES = 1000
 # Older ledgers may hold a name for each record of a file.
@@ -82,7 +82,7 @@ class AwaitedSchemas:
 
     def _count_files(self, connection: Connection, catalog: Catalog) -> int:
         query = select(func.count()).where(
-            *are_open(catalog, LetterKind.WAITING), dead_letter_files.c.epoch <= self._newest_epoch
+            *are_open(catalog, DeadLetterKind.WAITING), dead_letter_files.c.epoch <= self._newest_epoch
         )
         return int(connection.execute(query).scalar_one())
 
@@ -90,7 +90,7 @@ class AwaitedSchemas:
         table = dead_letter_files.c
         query = (
             select(table.epoch, table.rows_total, table.reasons, table.registered_at)
-            .where(*are_open(catalog, LetterKind.WAITING), table.epoch > self._newest_epoch)
+            .where(*are_open(catalog, DeadLetterKind.WAITING), table.epoch > self._newest_epoch)
             .order_by(table.epoch)
         )
         with connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
@@ -114,7 +114,7 @@ def list_waiting_files(
     """Those with records of known schemas, and those registered up to `before`; without the names that they count."""
     query = (
         select(dead_letter_files)
-        .where(*are_open(catalog, LetterKind.WAITING))
+        .where(*are_open(catalog, DeadLetterKind.WAITING))
         .order_by(dead_letter_files.c.epoch, dead_letter_files.c.dead_letter_file)
     )
     names = frozenset(known)
@@ -124,7 +124,7 @@ def list_waiting_files(
         connection.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows,
     ):
         for row in rows:
-            file = letter_file_of(row)
+            file = dead_letter_file_of(row)
             if (before is not None and file.registered_at <= before) or not names.isdisjoint(file.reasons):
                 found.append(replace(file, reasons={}))
     return tuple(found)

@@ -16,7 +16,7 @@ from oncehouse.ledger.catalog.epochs import next_epoch
 from oncehouse.ledger.catalog.schema import batches, key_files, parts, segments
 from oncehouse.ledger.models import NOT_ARRIVED
 
-_EPOCHS_LOOKED_AT = 20
+_EPOCHS_READ = 20
 _PACKED = "%/packs/%"
 
 
@@ -51,7 +51,7 @@ def sum_backlog(catalog: Catalog) -> int:
 
 def largest_epoch(catalog: Catalog) -> int:
     """Bytes of the files of the largest of the newest epochs: what the next one may need."""
-    newest = next_epoch(catalog) - _EPOCHS_LOOKED_AT
+    newest = next_epoch(catalog) - _EPOCHS_READ
     own_keys = (
         select(key_files.c.epoch, func.sum(key_files.c.keys_bytes + key_files.c.raw_bytes))
         .where(key_files.c.pipeline == catalog.pipeline, key_files.c.epoch >= newest)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from oncehouse.ledger.catalog.batches import list_batches, list_parts
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import (
-    list_all_letter_files,
+    list_all_dead_letter_files,
     list_duplicates,
     list_epochs,
     list_key_files,
@@ -24,11 +24,11 @@ from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.catalog.schema import batches
 from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import (
-    Batch,
     DeadLetterFile,
     DuplicateFile,
     EpochRow,
     KeyFile,
+    LedgerBatch,
     OffsetRange,
     Part,
     Segment,
@@ -61,7 +61,7 @@ class LedgerState:
     dead_letter_files: tuple[DeadLetterFile, ...]
     """Of both kinds, those tried again included."""
     segments: tuple[Segment, ...]
-    batches: tuple[Batch, ...]
+    batches: tuple[LedgerBatch, ...]
 
 
 def read_state(catalog: Catalog) -> LedgerState:
@@ -78,7 +78,7 @@ def read_state(catalog: Catalog) -> LedgerState:
             ),
             parts=list_parts(view),
             duplicates=list_duplicates(view),
-            dead_letter_files=list_all_letter_files(view),
+            dead_letter_files=list_all_dead_letter_files(view),
             segments=list_segments(view),
             batches=list_batches(view),
         )
@@ -87,10 +87,10 @@ def read_state(catalog: Catalog) -> LedgerState:
 def find_known_batches(catalog: Catalog, batch_ids: Iterable[str]) -> set[str]:
     """Those of the ids that any pipeline of this catalog has given to a batch, as of now."""
     known: set[str] = set()
-    asked = sorted(batch_ids)
+    ordered = sorted(batch_ids)
     with catalog.read() as connection:
-        for start in range(0, len(asked), _IDS_A_QUERY):
-            some = asked[start : start + _IDS_A_QUERY]
+        for start in range(0, len(ordered), _IDS_A_QUERY):
+            some = ordered[start : start + _IDS_A_QUERY]
             rows = connection.execute(select(batches.c.batch_id).where(batches.c.batch_id.in_(some))).all()
             known.update(row.batch_id for row in rows)
     return known

@@ -17,7 +17,7 @@ from oncehouse.ledger.catalog.batches import batch_of, part_of, select_batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.row_mappers import epoch_of, offset_range_of
 from oncehouse.ledger.catalog.schema import attempts, batches, epochs, parts, ranges
-from oncehouse.ledger.models import Batch, BatchStatus, EpochRow, OffsetRange, Part
+from oncehouse.ledger.models import BatchStatus, EpochRow, LedgerBatch, OffsetRange, Part
 
 # Hardly more than one epoch and one batch a second can be; two hours of them are read in some milliseconds.
 _MOST_ROWS = 7200
@@ -126,7 +126,7 @@ def page_batches(
     table: str | None = None,
     after: str | None = None,
     limit: int,
-) -> tuple[Batch, ...]:
+) -> tuple[LedgerBatch, ...]:
     """Newest first; those made before the batch `after`. Raises ConfigurationError when there is no such batch."""
     query = select_batches(catalog, statuses, table)
     # Batches that were adopted from a table share a number.

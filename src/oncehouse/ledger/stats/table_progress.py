@@ -9,7 +9,7 @@ from sqlalchemy import FromClause, Table, and_, case, func, or_, select
 
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.schema import batches, dead_letter_files, epochs, parts, positions
-from oncehouse.ledger.models import NOT_ARRIVED, EpochKind, LetterKind
+from oncehouse.ledger.models import NOT_ARRIVED, DeadLetterKind, EpochKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def read_arrival(catalog: Catalog) -> Arrival:
             .select_from(_with_epochs(dead_letter_files))
             .where(
                 dead_letter_files.c.pipeline == catalog.pipeline,
-                dead_letter_files.c.kind == str(LetterKind.WAITING),
+                dead_letter_files.c.kind == str(DeadLetterKind.WAITING),
                 dead_letter_files.c.tried_in_epoch.is_(None),
             )
         ).scalar()

@@ -93,14 +93,14 @@ class FileCache:
         """An empty copy that counts with its full size from now on."""
         with (self.folder / _LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._make_room(size_bytes)
+            self._free_space(size_bytes)
             handle, path = tempfile.mkstemp(prefix=_HALF, dir=self.folder)
             fcntl.flock(handle, fcntl.LOCK_SH)
             os.truncate(handle, size_bytes)
         return _Half(handle, path)
 
-    def _make_room(self, size_bytes: int) -> None:
-        copies = self._look()
+    def _free_space(self, size_bytes: int) -> None:
+        copies = self._list_copies()
         excess = sum(copy.size_bytes for copy in copies) + size_bytes - self._max_bytes
         for copy in sorted(copies):
             # Half copies that nobody fills any more go whether or not there is room.
@@ -108,7 +108,7 @@ class FileCache:
             if (excess > 0 or half) and _remove_unused(copy.path):
                 excess -= copy.size_bytes
 
-    def _look(self) -> list[_Copy]:
+    def _list_copies(self) -> list[_Copy]:
         copies = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -137,13 +137,13 @@ class _Held:
 
 def machine_cache() -> FileCache:
     """The cache of this user on this machine."""
-    return FileCache(own_temporary_folder(f"oncehouse-cache-{os.getuid()}"), _told_bytes())
+    return FileCache(own_temporary_folder(f"oncehouse-cache-{os.getuid()}"), _read_max_bytes())
 
 
-def _told_bytes() -> int:
-    told = os.environ.get(BYTES_VARIABLE, "")
+def _read_max_bytes() -> int:
+    setting = os.environ.get(BYTES_VARIABLE, "")
     try:
-        size = parse_size(told) if told and not told.isdecimal() else int(told or DEFAULT_BYTES)
+        size = parse_size(setting) if setting and not setting.isdecimal() else int(setting or DEFAULT_BYTES)
     except ValueError as error:
         raise ConfigurationError(f"{BYTES_VARIABLE}: {error}") from error
     assert isinstance(size, int)  # noqa: S101 - `parse_size` gives back what is no text as it is

@@ -122,17 +122,17 @@ def find(segment: Keys, hi: UInt64, lo: UInt64) -> Int64:
     # A segment may cover a few buckets only: ids outside of its range are not searched for one by one.
     start = int(np.searchsorted(hi, segment.hi[0], side="left"))
     end = int(np.searchsorted(hi, segment.hi[-1], side="right"))
-    asked = np.arange(start, end)
+    searched = np.arange(start, end)
     at = np.searchsorted(segment.hi, hi[start:end], side="left")
     # Ids that share a high half stand beside each other: step along until the low half fits or the run ends.
-    while len(asked):
-        same = segment.hi[at] == hi[asked]
-        asked, at = asked[same], at[same]
-        hit = segment.lo[at] == lo[asked]
-        found[asked[hit]] = at[hit]
-        asked, at = asked[~hit], at[~hit] + 1
+    while len(searched):
+        same = segment.hi[at] == hi[searched]
+        searched, at = searched[same], at[same]
+        hit = segment.lo[at] == lo[searched]
+        found[searched[hit]] = at[hit]
+        searched, at = searched[~hit], at[~hit] + 1
         inside = at < len(segment)
-        asked, at = asked[inside], at[inside]
+        searched, at = searched[inside], at[inside]
     return found
 
 

@@ -168,10 +168,10 @@ def _base(prefix: str, database: Database, topics: ConnectorTopics) -> Config:
 def _converters(class_: str, options: Config) -> Config:
     return {
         name: value
-        for side in ("key", "value")
+        for field in ("key", "value")
         for name, value in (
-            (f"{side}.converter", class_),
-            *((f"{side}.converter.{option}", value) for option, value in options.items()),
+            (f"{field}.converter", class_),
+            *((f"{field}.converter.{option}", value) for option, value in options.items()),
         )
     }
 

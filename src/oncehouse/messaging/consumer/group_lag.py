@@ -87,10 +87,10 @@ class Groups:
         )
 
     def _read_ends(self, places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
-        asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
-        if not asked:
+        offset_specs = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
+        if not offset_specs:
             return {}
-        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
+        futures = self._admin.list_offsets(offset_specs, request_timeout=TIMEOUT_SECONDS)
         return {
             (place.topic, place.partition): future.result(timeout=_ANSWER_SECONDS).offset
             for place, future in futures.items()

@@ -308,10 +308,10 @@ class KafkaClient:
             self._held |= {key: _HeldPartition(position=positions[key]) for key in known}
             self._log_check.begin(known)
 
-    def _read_epoch_ends(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers:
+    def _read_epoch_ends(self, epochs: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers:
         settings = client_settings(self._bootstrap_servers, self._shared_options())
         return receive_epoch_ends(
-            settings, asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop
+            settings, epochs, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop
         )
 
     def _release(self) -> None:

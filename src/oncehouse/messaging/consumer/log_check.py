@@ -27,7 +27,7 @@ Answers = Iterable[tuple[Partition, EpochEnd | KafkaError]]
 
 
 class ReadEpochEnds(Protocol):
-    def __call__(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers: ...
+    def __call__(self, epochs: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers: ...
 
 
 class LogCheck:
@@ -43,11 +43,11 @@ class LogCheck:
         self._thread: Thread | None = None
         self._closed = False
 
-    def begin(self, asked: Mapping[Partition, int]) -> None:
+    def begin(self, epochs: Mapping[Partition, int]) -> None:
         with self._changed:
             self._term += 1
-            self._open |= {partition: (self._term, epoch) for partition, epoch in asked.items()}
-            for partition in asked:
+            self._open |= {partition: (self._term, epoch) for partition, epoch in epochs.items()}
+            for partition in epochs:
                 self._answers.pop(partition, None)
             self._changed.notify_all()
             if self._open and self._thread is None:
@@ -83,8 +83,8 @@ class LogCheck:
                 if self._closed or not self._open:
                     self._thread = None
                     return
-                term, asked = self._term, dict(self._open)
-            self._ask(term, asked)
+                term, open_epochs = self._term, dict(self._open)
+            self._ask(term, open_epochs)
             with self._changed:
                 if self._open and not self._is_over(term):
                     self._changed.wait(_RETRY_SECONDS)
@@ -93,21 +93,21 @@ class LogCheck:
         """Whether this round is outdated: newly assigned partitions wait for the next."""
         return self._closed or self._term != term or not self._open
 
-    def _ask(self, term: int, asked: Mapping[Partition, tuple[int, int]]) -> None:
-        epochs = {partition: epoch for partition, (_, epoch) in asked.items()}
+    def _ask(self, term: int, open_epochs: Mapping[Partition, tuple[int, int]]) -> None:
+        epochs = {partition: epoch for partition, (_, epoch) in open_epochs.items()}
         try:
             for partition, answer in self._read_epoch_ends(epochs, lambda: self._is_over(term)):
                 if isinstance(answer, EpochEnd):
-                    self._keep(partition, asked[partition], answer)
+                    self._keep(partition, open_epochs[partition], answer)
                 else:
                     self._log_wait(partition, answer.str())
         except KafkaException as error:
-            for partition in asked:
+            for partition in open_epochs:
                 self._log_wait(partition, describe_error(error))
 
-    def _keep(self, partition: Partition, asked: tuple[int, int], answer: EpochEnd) -> None:
+    def _keep(self, partition: Partition, term_epoch: tuple[int, int], answer: EpochEnd) -> None:
         with self._changed:
-            if self._open.get(partition) == asked:
+            if self._open.get(partition) == term_epoch:
                 del self._open[partition]
                 self._answers[partition] = answer
         self._logged_at.pop(partition, None)

@@ -25,9 +25,9 @@ from oncehouse.messaging.inbox.row_updates import mark_begun, read_waiting, reco
 from oncehouse.messaging.inbox.tables import ABSENT, InboxState, inbox, lease_tables
 from oncehouse.messaging.inbox.types import (
     AttemptFailed,
-    AttemptOutcome,
     AttemptSucceeded,
     AttemptWithdrawn,
+    MessageOutcome,
     PendingMessage,
     WorkerSettings,
 )
@@ -86,7 +86,7 @@ class Dispatcher:
         self._delayed_keys: dict[int, float] = {}
         self._unwritten: list[AttemptFailed | AttemptWithdrawn] = []
 
-    def turn(self, ended: Sequence[AttemptOutcome]) -> Turn:
+    def turn(self, ended: Sequence[MessageOutcome]) -> Turn:
         self._accept_outcomes(ended)
         self._write_outcomes()
         self._renew_leases()
@@ -98,7 +98,7 @@ class Dispatcher:
             idle=empty and not (begun or self._queues.running or self._queues.ready),
         )
 
-    def drain(self, ended: Sequence[AttemptOutcome]) -> bool:
+    def drain(self, ended: Sequence[MessageOutcome]) -> bool:
         """A turn that begins no attempt. True once all running attempts have ended."""
         self._accept_outcomes(ended)
         self._write_outcomes()
@@ -121,7 +121,7 @@ class Dispatcher:
             )
         self._leases.fence(connection, {row.bucket: share.tokens[row.bucket]})
 
-    def _accept_outcomes(self, ended: Sequence[AttemptOutcome]) -> None:
+    def _accept_outcomes(self, ended: Sequence[MessageOutcome]) -> None:
         for outcome in ended:
             self._queues.end(outcome)
             match outcome:

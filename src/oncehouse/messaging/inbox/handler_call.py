@@ -24,9 +24,9 @@ from oncehouse.errors import FencedError, PermanentError, TransientError
 from oncehouse.messaging.inbox.row_updates import claim
 from oncehouse.messaging.inbox.types import (
     AttemptFailed,
-    AttemptOutcome,
     AttemptSucceeded,
     AttemptWithdrawn,
+    MessageOutcome,
     PendingMessage,
 )
 
@@ -45,7 +45,7 @@ class NotClaimedError(Exception):
     """The message is settled, or another transaction holds it."""
 
 
-def classify_failure(row: PendingMessage, phase: Phase, error: BaseException) -> AttemptOutcome:
+def classify_failure(row: PendingMessage, phase: Phase, error: BaseException) -> MessageOutcome:
     """The outcome of an attempt that raised."""
     text = describe_error(error)
     if phase is not Phase.HANDLING and _is_ours(error):
@@ -78,7 +78,7 @@ class HandlerCaller:
     fence: Callable[[Connection, PendingMessage], None]
     """Locks the message's bucket until the transaction ends; raises FencedError if another worker holds it."""
 
-    def run(self, row: PendingMessage) -> AttemptOutcome:
+    def run(self, row: PendingMessage) -> MessageOutcome:
         phase = Phase.CLAIMING
         try:
             with self.sessions() as session, session.begin():
@@ -93,7 +93,7 @@ class HandlerCaller:
         failpoints.reach("inbox.committed")
         return AttemptSucceeded(waiting=row)
 
-    async def run_async(self, row: PendingMessage) -> AttemptOutcome:
+    async def run_async(self, row: PendingMessage) -> MessageOutcome:
         phase = Phase.CLAIMING
         try:
             async with self.sessions() as session, session.begin():
@@ -130,7 +130,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _log_failure(row: PendingMessage, phase: Phase, error: BaseException) -> AttemptOutcome:
+def _log_failure(row: PendingMessage, phase: Phase, error: BaseException) -> MessageOutcome:
     outcome = classify_failure(row, phase, error)
     if isinstance(outcome, AttemptFailed):
         _log.warning("inbox: message %s was not handled: %s", row.message.message_id, outcome.error)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from oncehouse.messaging.inbox.types import AttemptOutcome, AttemptSucceeded, PendingMessage
+from oncehouse.messaging.inbox.types import AttemptSucceeded, MessageOutcome, PendingMessage
 
 MOST_OF_A_KEY = 16
 
@@ -81,7 +81,7 @@ class KeyQueues:
             del self._queues[head.key_hash]
         self._running[head.key_hash] = head
 
-    def end(self, outcome: AttemptOutcome) -> None:
+    def end(self, outcome: MessageOutcome) -> None:
         key = outcome.waiting.key_hash
         del self._running[key]
         if not isinstance(outcome, AttemptSucceeded):

@@ -58,7 +58,7 @@ class AttemptWithdrawn:
     """Whether an attempt was counted."""
 
 
-AttemptOutcome = AttemptSucceeded | AttemptFailed | AttemptWithdrawn
+MessageOutcome = AttemptSucceeded | AttemptFailed | AttemptWithdrawn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from oncehouse.errors import TransientError
 from oncehouse.messaging.inbox.dispatcher import Dispatcher, Turn, WorkCounts
 from oncehouse.messaging.inbox.handler_call import HandlerCaller
-from oncehouse.messaging.inbox.types import AttemptOutcome, PendingMessage
+from oncehouse.messaging.inbox.types import MessageOutcome, PendingMessage
 
 _UNAVAILABLE_SECONDS = 1.0
 
@@ -59,11 +59,11 @@ class InboxWorker:
         if inspect.iscoroutinefunction(self._attempts.handler):
             asyncio.run(self.run_async(once=once))
             return
-        ended: queue.SimpleQueue[AttemptOutcome | None] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[MessageOutcome | None] = queue.SimpleQueue()
         todo: queue.SimpleQueue[PendingMessage | None] = queue.SimpleQueue()
         self._wake = lambda: ended.put(None)
         self._start_threads(todo, ended)
-        outcomes: list[AttemptOutcome] = []
+        outcomes: list[MessageOutcome] = []
         try:
             while not self._stop.is_set():
                 taken, outcomes = outcomes, []
@@ -82,7 +82,7 @@ class InboxWorker:
             self._leave()
 
     def _start_threads(
-        self, todo: queue.SimpleQueue[PendingMessage | None], ended: queue.SimpleQueue[AttemptOutcome | None]
+        self, todo: queue.SimpleQueue[PendingMessage | None], ended: queue.SimpleQueue[MessageOutcome | None]
     ) -> None:
         def serve() -> None:
             while (row := todo.get()) is not None:
@@ -94,7 +94,7 @@ class InboxWorker:
 
     async def run_async(self, *, once: bool = False) -> None:
         """As `run`, for async handlers, in the running event loop."""
-        ended: asyncio.Queue[AttemptOutcome | None] = asyncio.Queue()
+        ended: asyncio.Queue[MessageOutcome | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         self._wake = lambda: loop.call_soon_threadsafe(ended.put_nowait, None)
         tasks: set[asyncio.Task[None]] = set()
@@ -102,7 +102,7 @@ class InboxWorker:
         async def attempt(row: PendingMessage) -> None:
             ended.put_nowait(await self._attempts.run_async(row))
 
-        outcomes: list[AttemptOutcome] = []
+        outcomes: list[MessageOutcome] = []
         try:
             while not self._stop.is_set():
                 taken, outcomes = outcomes, []
@@ -126,7 +126,7 @@ class InboxWorker:
             if self._dispose is not None:
                 await self._dispose()
 
-    def _turn(self, ended: Sequence[AttemptOutcome]) -> Turn:
+    def _turn(self, ended: Sequence[MessageOutcome]) -> Turn:
         """A turn that survives an unavailable database, without beginning an attempt."""
         try:
             return self._dispatcher.turn(ended)
@@ -134,7 +134,7 @@ class InboxWorker:
             self._report(error)
             return Turn(begin=(), wait_seconds=_UNAVAILABLE_SECONDS, idle=False)
 
-    def _drained(self, ended: Sequence[AttemptOutcome]) -> bool:
+    def _drained(self, ended: Sequence[MessageOutcome]) -> bool:
         try:
             return self._dispatcher.drain(ended)
         except TransientError as error:
@@ -147,9 +147,9 @@ class InboxWorker:
             self._dispatcher.leave()
 
 
-def _collect(ended: queue.SimpleQueue[AttemptOutcome | None], wait_seconds: float) -> list[AttemptOutcome]:
+def _collect(ended: queue.SimpleQueue[MessageOutcome | None], wait_seconds: float) -> list[MessageOutcome]:
     """Ended attempts, after waiting for the first one. None only wakes the loop."""
-    outcomes: list[AttemptOutcome] = []
+    outcomes: list[MessageOutcome] = []
     with suppress(queue.Empty):
         outcome = ended.get(timeout=wait_seconds) if wait_seconds > 0 else ended.get_nowait()
         while True:
@@ -160,9 +160,9 @@ def _collect(ended: queue.SimpleQueue[AttemptOutcome | None], wait_seconds: floa
 
 
 async def _collect_async(
-    ended: asyncio.Queue[AttemptOutcome | None], wait_seconds: float
-) -> list[AttemptOutcome]:
-    outcomes: list[AttemptOutcome] = []
+    ended: asyncio.Queue[MessageOutcome | None], wait_seconds: float
+) -> list[MessageOutcome]:
+    outcomes: list[MessageOutcome] = []
     with suppress(asyncio.QueueEmpty, TimeoutError):
         async with asyncio.timeout(wait_seconds):
             outcome = await ended.get()

@@ -96,12 +96,12 @@ def _seek(
     consumer: Consumer, topics: Sequence[str], since: float, timeout: float
 ) -> tuple[dict[tuple[str, int], int], bool]:
     """Assign what is to be read; gives the end of each partition that has anything, and whether some may have gone."""
-    asked = [
+    times = [
         TopicPartition(topic, partition, int(since * 1000))
         for topic, partition in _partitions(consumer, topics, timeout)
     ]
     starts, ends, cut = [], {}, False
-    for start in consumer.offsets_for_times(asked, timeout=timeout):
+    for start in consumer.offsets_for_times(times, timeout=timeout):
         low, end = consumer.get_watermark_offsets(start, timeout=timeout)
         if start.error:
             raise KafkaException(start.error)

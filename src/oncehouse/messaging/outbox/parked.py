@@ -136,14 +136,14 @@ def _is_parked(tables: OutboxTables) -> ColumnElement[bool]:
 def _lock(connection: Connection, tables: OutboxTables, selection: ParkedSelection) -> list[UUID]:
     """The ids of the selected parked messages, after locking their buckets against relays."""
     outbox = tables.outbox
-    asked = select(outbox.c.id, outbox.c.bucket).where(_is_parked(tables))
+    query = select(outbox.c.id, outbox.c.bucket).where(_is_parked(tables))
     if selection.ids:
-        asked = asked.where(outbox.c.id.in_(selection.ids))
+        query = query.where(outbox.c.id.in_(selection.ids))
     if selection.topic is not None:
-        asked = asked.where(outbox.c.topic == selection.topic)
-    buckets = {row.bucket for row in connection.execute(asked)}
+        query = query.where(outbox.c.topic == selection.topic)
+    buckets = {row.bucket for row in connection.execute(query)}
     lock_buckets(connection, tables.leases, tables.name, buckets)
-    ids = [row.id for row in connection.execute(asked) if row.bucket in buckets]
+    ids = [row.id for row in connection.execute(query) if row.bucket in buckets]
     if unknown := sorted(str(one) for one in set(selection.ids) - set(ids)):
         more = f", nor are {len(unknown) - 1} more of those" if len(unknown) > 1 else ""
         raise ConfigurationError(

@@ -124,9 +124,9 @@ class DeadLetterStore:
 
     def delete(self, ends: Mapping[int, int]) -> None:
         """Delete the records before these offsets, by partition."""
-        asked = [TopicPartition(self.topic, number, offset) for number, offset in ends.items()]
+        places = [TopicPartition(self.topic, number, offset) for number, offset in ends.items()]
         try:
-            for answer in self._admin.delete_records(asked, request_timeout=TIMEOUT_SECONDS).values():
+            for answer in self._admin.delete_records(places, request_timeout=TIMEOUT_SECONDS).values():
                 answer.result()
         except KafkaException as error:
             raise _wrap_error(error, f"{self.topic} could not be purged") from error

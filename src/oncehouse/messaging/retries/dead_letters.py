@@ -19,7 +19,7 @@ from oncehouse.messaging.message import (
     ORIGIN,
     ORIGIN_TIME,
     Message,
-    Position,
+    MessagePosition,
     parse_position,
 )
 from oncehouse.messaging.retries.retry_routing import REPLAYED, read_number
@@ -39,7 +39,7 @@ class TopicDeadLetter:
     message: Message
 
     @property
-    def origin(self) -> Position | None:
+    def origin(self) -> MessagePosition | None:
         """The message's first position; None for a dead letter that oncehouse did not write."""
         return parse_position(self.message.text_header(ORIGIN))
 
@@ -68,7 +68,7 @@ class OffsetSpan:
     first: int
     last: int
 
-    def covers(self, place: Position | None) -> bool:
+    def covers(self, place: MessagePosition | None) -> bool:
         return (
             place is not None
             and (place.topic, place.partition) == (self.topic, self.partition)
@@ -115,8 +115,8 @@ def parse_offset_span(text: str) -> OffsetSpan:
     return OffsetSpan(topic=found[1], partition=int(found[2]), first=first, last=int(found[4] or first))
 
 
-def position_of(message: Message) -> Position:
-    return Position(topic=message.topic, partition=message.partition, offset=message.offset)
+def position_of(message: Message) -> MessagePosition:
+    return MessagePosition(topic=message.topic, partition=message.partition, offset=message.offset)
 
 
 def dead_letter_topic_of(topic: str, *, named: bool) -> str:

@@ -30,17 +30,17 @@ def read_host_clock() -> float:
 
 
 def read_clocks(client: Client, catalog: Catalog) -> dict[str, ClockReading]:
-    asked: dict[str, Callable[[], float]] = {"ClickHouse": client.now, "the catalog": catalog.now}
-    for ask in asked.values():
+    clocks: dict[str, Callable[[], float]] = {"ClickHouse": client.now, "the catalog": catalog.now}
+    for ask in clocks.values():
         ask()  # the first call may open a connection, which is no part of the reading
-    return {name: _read(ask) for name, ask in asked.items()}
+    return {name: _read(ask) for name, ask in clocks.items()}
 
 
 def _read(ask: Callable[[], float]) -> ClockReading:
     before = read_host_clock()
-    told = ask()
+    answer = ask()
     after = read_host_clock()
-    return ClockReading(ahead_seconds=told - (before + after) / 2, within_seconds=(after - before) / 2)
+    return ClockReading(ahead_seconds=answer - (before + after) / 2, within_seconds=(after - before) / 2)
 
 
 def check_clocks(readings: Mapping[str, ClockReading], *, most_seconds: float) -> Iterator[Finding]:

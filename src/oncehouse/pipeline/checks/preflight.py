@@ -23,7 +23,7 @@ from oncehouse.ledger.stats.backlog import sum_kept
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.clock_skew import check_clocks, read_clocks
 from oncehouse.pipeline.checks.disk_forecast import check_disk_forecast
-from oncehouse.pipeline.checks.record_sample import Sample, measure_growth, read_sample
+from oncehouse.pipeline.checks.record_sample import RecordSample, measure_growth, read_sample
 from oncehouse.pipeline.checks.stale_catalog import require_newest
 from oncehouse.pipeline.checks.topic_durability import check_topic_durability
 from oncehouse.pipeline.formats.protobuf.schema_sources import require_readable
@@ -89,7 +89,7 @@ def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: KafkaTopics) ->
         return (_check_sample(pipeline, sample), *_inspect_spread(pipeline, sample))
 
 
-def _check_sample(pipeline: Pipeline, sample: Sample) -> Finding:
+def _check_sample(pipeline: Pipeline, sample: RecordSample) -> Finding:
     limit = pipeline.dead_letters.max_share
     figures = f"of the {sample.records} newest records {sample.dead} would be dead letters"
     if sample.dead and limit is not None and sample.dead > limit * sample.records:
@@ -103,7 +103,7 @@ def _check_sample(pipeline: Pipeline, sample: Sample) -> Finding:
     return Finding(level=Level.OK, where="sample", what=figures)
 
 
-def _inspect_spread(pipeline: Pipeline, sample: Sample) -> Iterator[Finding]:
+def _inspect_spread(pipeline: Pipeline, sample: RecordSample) -> Iterator[Finding]:
     client = connect(pipeline.clickhouse)
     for table in pipeline.tables:
         facts = describe_table(client, table.name)
@@ -214,7 +214,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     check_rule(pipeline, catalog)
 
 
-def inspect_room(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+def inspect_storage(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
     """Whether there is room in the ledger, now and for a window; a run that has none waits for it."""
     if not catalog.exists():
         storage, kept = (

@@ -40,7 +40,7 @@ _OVERHEAD_BYTES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class RecordSample:
     records: int
     dead: int
     first_dead: str
@@ -136,7 +136,7 @@ def _measure(messages: list[Message]) -> dict[str, float]:
 @contextmanager
 def read_sample(
     pipeline: Pipeline, schemas: tuple[Schema, ...], topics: KafkaTopics
-) -> Iterator[Sample | None]:
+) -> Iterator[RecordSample | None]:
     """The sample as the pipeline would read it; what was written for it is gone at the end of the block."""
     fetched = fetch_newest(topics.kafka, topics)
     if fetched is None:
@@ -146,14 +146,16 @@ def read_sample(
         yield read_block(pipeline, schemas, fetched.block, folder)
 
 
-def read_block(pipeline: Pipeline, schemas: tuple[Schema, ...], block: pa.RecordBatch, folder: str) -> Sample:
+def read_block(
+    pipeline: Pipeline, schemas: tuple[Schema, ...], block: pa.RecordBatch, folder: str
+) -> RecordSample:
     """Records as the pipeline would read them, with `folder` for what a read task writes."""
     plan = build_read_plan(pipeline, schemas, epoch=0, token=0, whole=True)
     transform = plan_transform(pipeline, token=0, files_root=folder)
     return _read(replace(plan, files_root=folder, transform=transform), block)
 
 
-def _read(plan: ReadPlan, block: pa.RecordBatch) -> Sample:
+def _read(plan: ReadPlan, block: pa.RecordBatch) -> RecordSample:
     manifest = read_records(plan, "check", [block])
     store = FileStore(plan.files_root)
     tables: dict[str, list[pa.Table]] = {}
@@ -161,17 +163,17 @@ def _read(plan: ReadPlan, block: pa.RecordBatch) -> Sample:
         for part in chunk.parts:
             rows = read_rows(store, part.file).drop_columns(EVENT_COLUMN)
             tables.setdefault(plan.tables[part.table].name, []).append(rows)
-    dead = [letters for letters in manifest.letters if letters.kind == "dead"]
-    return Sample(
+    dead = [dead_letters for dead_letters in manifest.letters if dead_letters.kind == "dead"]
+    return RecordSample(
         records=manifest.read,
-        dead=sum(letters.rows for letters in dead),
+        dead=sum(dead_letters.rows for dead_letters in dead),
         first_dead=_first(dead),
         rows={name: pa.concat_tables(parts).combine_chunks() for name, parts in tables.items()},
     )
 
 
-def _first(letters: list[DeadLetterManifest]) -> str:
-    return letters[0].sample if letters else ""
+def _first(dead_letters: list[DeadLetterManifest]) -> str:
+    return dead_letters[0].sample if dead_letters else ""
 
 
 def measure_growth(kafka: Kafka, topics: KafkaTopics, *, now: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ _FIRST, _LAST = -2240524800, 10445414400
 _FIXED = re.compile(r"([+-])([0-9]{2}):?([0-9]{2})")
 
 
-class _Changes(NamedTuple):
+class _OffsetChanges(NamedTuple):
     """When clocks change, in seconds of UTC, and their offsets: before the first change, and after each."""
 
     at: Ticks
@@ -64,18 +64,18 @@ def _whole_seconds(ticks: Ticks, per_second: int) -> tuple[Ticks, np.ndarray[Any
     return clipped, clipped == seconds
 
 
-def _changes_between(zone: str, seconds: Ticks) -> _Changes:
+def _changes_between(zone: str, seconds: Ticks) -> _OffsetChanges:
     first, last = (_EPOCH + timedelta(seconds=int(second)) for second in (seconds.min(), seconds.max()))
     # Clocks are less than a day away from UTC.
     return _find_changes(zone, (first - timedelta(days=2)).year, (last + timedelta(days=2)).year)
 
 
 @lru_cache(maxsize=256)
-def _find_changes(zone: str, first_year: int, last_year: int) -> _Changes:
+def _find_changes(zone: str, first_year: int, last_year: int) -> _OffsetChanges:
     years = range(max(first_year, _FIRST_YEAR - 1), min(last_year, _LAST_YEAR + 1) + 1)
     listed = [change for year in years for change in _changes_of_year(zone, year)]
     begin = _offset(_open_zone(zone), _start_of(years[0]))
-    return _Changes(
+    return _OffsetChanges(
         at=np.array([at for at, _ in listed], dtype=np.int64),
         offsets=np.array([begin, *(after for _, after in listed)], dtype=np.int64),
     )

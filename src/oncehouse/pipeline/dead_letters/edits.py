@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.models import DeadLetterFile, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
 from oncehouse.pipeline.dead_letters.jsonl import DeadLetterPosition, Edit, position_of
@@ -71,16 +71,17 @@ def _find_edited(
     seen: set[DeadLetterPosition],
 ) -> Iterator[pa.Table]:
     for found in find_dead_letters(store, file.file, _selection(wanted)):
-        letters = found.letters
+        dead_letters = found.dead_letters
         places = [
-            position_of(row) for row in letters.select(["topic", "partition", "offset", "row"]).to_pylist()
+            position_of(row)
+            for row in dead_letters.select(["topic", "partition", "offset", "row"]).to_pylist()
         ]
-        values = letters.column("value").to_pylist()
+        values = dead_letters.column("value").to_pylist()
         seen.update(place for place in places if place in wanted)
         changed = [at for at, place in enumerate(places) if place in wanted and wanted[place] != values[at]]
         if changed:
             new = pa.array([wanted[places[at]] for at in changed], pa.binary())
-            yield letters.take(pa.array(changed)).append_column("edited", new).cast(EDIT_SCHEMA)
+            yield dead_letters.take(pa.array(changed)).append_column("edited", new).cast(EDIT_SCHEMA)
 
 
 def _selection(wanted: Mapping[DeadLetterPosition, bytes | None]) -> Selection:
@@ -98,31 +99,33 @@ def _selection(wanted: Mapping[DeadLetterPosition, bytes | None]) -> Selection:
 
 
 def _write(
-    store: FileStore, path: str, name: str, letters: DeadLetterFile, table: pa.Table
+    store: FileStore, path: str, name: str, dead_letters: DeadLetterFile, table: pa.Table
 ) -> DeadLetterFile:
     file = store.put(path, lambda target: write_dead_letters(target, table.unify_dictionaries()))
     return DeadLetterFile(
         dead_letter_file=name,
-        kind=LetterKind.EDIT,
+        kind=DeadLetterKind.EDIT,
         epoch=0,
         rows=table.num_rows,
-        reasons={letters.dead_letter_file: table.num_rows},
+        reasons={dead_letters.dead_letter_file: table.num_rows},
         file=file,
     )
 
 
-def apply_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+def apply_edits(dead_letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
     """The letters with edited values in place of their own, and for each whether it was edited."""
     edited = pa.concat_tables(edits).combine_chunks()
     # The last edit of a dead letter counts.
     newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
-    found = pc.index_in(format_positions(letters), value_set=format_positions(newest).combine_chunks())
+    found = pc.index_in(format_positions(dead_letters), value_set=format_positions(newest).combine_chunks())
     meant = pc.is_valid(found)
-    values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
-    at = letters.column_names.index("value")
-    return letters.set_column(at, DEAD_LETTER_SCHEMA.field("value"), values), meant
+    values = pc.if_else(meant, newest.column("edited").take(found), dead_letters.column("value"))
+    at = dead_letters.column_names.index("value")
+    return dead_letters.set_column(at, DEAD_LETTER_SCHEMA.field("value"), values), meant
 
 
-def format_positions(letters: pa.Table) -> pa.ChunkedArray:
+def format_positions(dead_letters: pa.Table) -> pa.ChunkedArray:
     """topic/partition/offset/row, one text a letter."""
-    return pc.binary_join_element_wise(*(letters.column(name).cast(pa.string()) for name in _POSITION), "/")
+    return pc.binary_join_element_wise(
+        *(dead_letters.column(name).cast(pa.string()) for name in _POSITION), "/"
+    )

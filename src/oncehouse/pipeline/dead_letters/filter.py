@@ -93,29 +93,29 @@ class Selection:
             for span in self.positions
         )
 
-    def chosen(self, letters: pa.Table) -> pa.ChunkedArray:
+    def chosen(self, dead_letters: pa.Table) -> pa.ChunkedArray:
         """For each letter whether it is meant."""
         tests = []
         if self.reason is not None:
-            tests.append(pc.equal(letters.column("reason"), self.reason))
+            tests.append(pc.equal(dead_letters.column("reason"), self.reason))
         if self.schemas:
-            tests.append(pc.is_in(letters.column("schema"), value_set=pa.array(self.schemas)))
+            tests.append(pc.is_in(dead_letters.column("schema"), value_set=pa.array(self.schemas)))
         if self.topic is not None:
-            tests.append(pc.equal(letters.column("topic").cast(pa.string()), self.topic))
+            tests.append(pc.equal(dead_letters.column("topic").cast(pa.string()), self.topic))
         if self.since is not None:
-            tests.append(pc.greater_equal(letters.column("timestamp"), _scalar(self.since)))
+            tests.append(pc.greater_equal(dead_letters.column("timestamp"), _scalar(self.since)))
         if self.until is not None:
-            tests.append(pc.less(letters.column("timestamp"), _scalar(self.until)))
+            tests.append(pc.less(dead_letters.column("timestamp"), _scalar(self.until)))
         if self.positions:
-            tests.append(self._placed(letters))
-        everything = pa.chunked_array([np.ones(letters.num_rows, dtype=np.bool_)])
+            tests.append(self._placed(dead_letters))
+        everything = pa.chunked_array([np.ones(dead_letters.num_rows, dtype=np.bool_)])
         # A letter without the value that is asked for is not meant.
         return pc.fill_null(reduce(pc.and_, tests, everything), False)
 
-    def _placed(self, letters: pa.Table) -> pa.ChunkedArray:
-        topic = letters.column("topic").cast(pa.string()).to_numpy(zero_copy_only=False)
-        partition, offset = (letters.column(name).to_numpy() for name in ("partition", "offset"))
-        placed = np.zeros(letters.num_rows, dtype=np.bool_)
+    def _placed(self, dead_letters: pa.Table) -> pa.ChunkedArray:
+        topic = dead_letters.column("topic").cast(pa.string()).to_numpy(zero_copy_only=False)
+        partition, offset = (dead_letters.column(name).to_numpy() for name in ("partition", "offset"))
+        placed = np.zeros(dead_letters.num_rows, dtype=np.bool_)
         for span in self.positions:
             placed |= (
                 (topic == span.topic)

@@ -39,28 +39,28 @@ class Edit:
     value: bytes | None
 
 
-def position_of(letter: dict[str, Any]) -> DeadLetterPosition:
+def position_of(dead_letter: dict[str, Any]) -> DeadLetterPosition:
     return DeadLetterPosition(
-        topic=letter["topic"],
-        partition=letter["partition"],
-        offset=letter["offset"],
-        row=letter["row"] or 0,
+        topic=dead_letter["topic"],
+        partition=dead_letter["partition"],
+        offset=dead_letter["offset"],
+        row=dead_letter["row"] or 0,
     )
 
 
-def write_line(letter: dict[str, Any]) -> str:
+def write_line(dead_letter: dict[str, Any]) -> str:
     """One letter as a line of JSON, without its end."""
-    at: datetime | None = letter["timestamp"]
+    at: datetime | None = dead_letter["timestamp"]
     line: dict[str, Any] = {
-        "topic": letter["topic"],
-        "partition": letter["partition"],
-        "offset": letter["offset"],
-        "row": letter["row"] or 0,
+        "topic": dead_letter["topic"],
+        "partition": dead_letter["partition"],
+        "offset": dead_letter["offset"],
+        "row": dead_letter["row"] or 0,
         "timestamp": None if at is None else at.isoformat(),
-        "reason": letter["reason"],
-        "detail": letter["detail"],
-        **_encode_bytes("key", letter["key"]),
-        **_encode_bytes("value", letter["value"]),
+        "reason": dead_letter["reason"],
+        "detail": dead_letter["detail"],
+        **_encode_bytes("key", dead_letter["key"]),
+        **_encode_bytes("value", dead_letter["value"]),
     }
     return json.dumps(line, ensure_ascii=False)
 
@@ -82,7 +82,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Edit]:
                 yield _read(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigurationError(
-                    f"line {number}: {_describe(error)}. Nothing was changed; each line is one letter as "
+                    f"line {number}: {_describe(error)}. Nothing was changed; each line is one dead letter as "
                     "`oncehouse dead-letters export` wrote it, with only its value edited."
                 ) from error
 

@@ -44,34 +44,37 @@ class Exported:
     """Letters that the topic had already."""
 
 
-def name_letter(pipeline: str, letter: dict[str, Any]) -> bytes:
+def name_dead_letter(pipeline: str, row: dict[str, Any]) -> bytes:
     """The same for the same letter each time; another one once its bytes have been edited."""
-    place = (
-        f"{pipeline}\0{letter['topic']}\0{letter['partition']}\0{letter['offset']}\0{letter['row'] or 0}\0"
-    )
-    return hashlib.sha256(place.encode() + (letter["value"] or b"")).hexdigest()[:32].encode()
+    place = f"{pipeline}\0{row['topic']}\0{row['partition']}\0{row['offset']}\0{row['row'] or 0}\0"
+    return hashlib.sha256(place.encode() + (row["value"] or b"")).hexdigest()[:32].encode()
 
 
-def make_headers(pipeline: str, letter: dict[str, Any]) -> Headers:
+def make_headers(pipeline: str, dead_letter: dict[str, Any]) -> Headers:
     """Our own headers, and behind them those that the record came with."""
-    at = letter["timestamp"]
+    at = dead_letter["timestamp"]
     own = {
-        HEADER: name_letter(pipeline, letter),
+        HEADER: name_dead_letter(pipeline, dead_letter),
         "oncehouse-pipeline": pipeline.encode(),
-        "oncehouse-topic": letter["topic"].encode(),
-        "oncehouse-partition": str(letter["partition"]).encode(),
-        "oncehouse-offset": str(letter["offset"]).encode(),
-        "oncehouse-row": str(letter["row"] or 0).encode(),
+        "oncehouse-topic": dead_letter["topic"].encode(),
+        "oncehouse-partition": str(dead_letter["partition"]).encode(),
+        "oncehouse-offset": str(dead_letter["offset"]).encode(),
+        "oncehouse-row": str(dead_letter["row"] or 0).encode(),
         "oncehouse-timestamp": b"" if at is None else at.isoformat().encode(),
-        "oncehouse-reason": (letter["reason"] or "").encode(),
-        "oncehouse-detail": (letter["detail"] or "").encode(),
+        "oncehouse-reason": (dead_letter["reason"] or "").encode(),
+        "oncehouse-detail": (dead_letter["detail"] or "").encode(),
     }
-    came = [(header["key"], header["value"]) for header in letter["headers"] or ()]
+    came = [(header["key"], header["value"]) for header in dead_letter["headers"] or ()]
     return [*own.items(), *came]
 
 
-def export_letters(
-    kafka: Kafka, pipeline: str, topic: str, letters: Iterable[dict[str, Any]], *, partitions: Sequence[int]
+def export_dead_letters(
+    kafka: Kafka,
+    pipeline: str,
+    topic: str,
+    dead_letters: Iterable[dict[str, Any]],
+    *,
+    partitions: Sequence[int],
 ) -> Exported:
     """Send the letters that the topic does not hold yet, and return once the brokers have them all."""
     known = set(_read_names(kafka, topic, partitions, group=group_of(pipeline)))
@@ -80,18 +83,18 @@ def export_letters(
         {**client_settings(kafka), "enable.idempotence": True, "acks": "all", "compression.type": "zstd"}
     )
 
-    def hear(error: KafkaError | None, _message: Message) -> None:
+    def receive(error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             failures.append(error)
 
     sent = skipped = 0
-    for letter in letters:
-        name = name_letter(pipeline, letter)
+    for dead_letter in dead_letters:
+        name = name_dead_letter(pipeline, dead_letter)
         if name in known:
             skipped += 1
             continue
         known.add(name)
-        _send(producer, topic, letter, make_headers(pipeline, letter), hear)
+        _send(producer, topic, dead_letter, make_headers(pipeline, dead_letter), receive)
         sent += 1
         if failures:
             break
@@ -104,20 +107,20 @@ def export_letters(
 def _send(
     producer: Producer,
     topic: str,
-    letter: dict[str, Any],
+    dead_letter: dict[str, Any],
     headers: Headers,
-    hear: Callable[[KafkaError | None, Message], None],
+    receive: Callable[[KafkaError | None, Message], None],
 ) -> None:
-    at = letter["timestamp"]
+    at = dead_letter["timestamp"]
     while True:
         try:
             producer.produce(
                 topic,
-                value=letter["value"],
-                key=letter["key"],
+                value=dead_letter["value"],
+                key=dead_letter["key"],
                 headers=headers,
                 timestamp=0 if at is None else max(0, round(at.timestamp() * 1000)),
-                on_delivery=hear,
+                on_delivery=receive,
             )
         except BufferError:
             producer.poll(_POLL_SECONDS)

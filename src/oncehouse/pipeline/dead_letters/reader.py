@@ -21,7 +21,7 @@ class FoundDeadLetters:
     """Letters of one row group, with their row numbers in the file."""
 
     rows: np.ndarray[tuple[int], np.dtype[np.int64]]
-    letters: pa.Table
+    dead_letters: pa.Table
 
 
 def find_dead_letters(
@@ -47,8 +47,10 @@ def find_dead_letters(
                     continue
                 chosen = _choose(opened, group, selection, None if before is None else before - start)
                 if len(chosen):
-                    letters = opened.read_row_group(group).take(pa.array(chosen))
-                    yield FoundDeadLetters(rows=chosen + start, letters=letters.cast(_schema_of(letters)))
+                    dead_letters = opened.read_row_group(group).take(pa.array(chosen))
+                    yield FoundDeadLetters(
+                        rows=chosen + start, dead_letters=dead_letters.cast(_schema_of(dead_letters))
+                    )
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
             f"The dead letters {file.path} cannot be read ({error}): the file is damaged. {REPAIR_ADVICE}"
@@ -63,10 +65,12 @@ def _choose(
     return chosen if end is None else chosen[chosen < end]
 
 
-def _schema_of(letters: pa.Table) -> pa.Schema:
+def _schema_of(dead_letters: pa.Table) -> pa.Schema:
     """The columns of dead letters in their types, and other columns as they are."""
     more = [
-        letters.schema.field(name) for name in letters.column_names if name not in DEAD_LETTER_SCHEMA.names
+        dead_letters.schema.field(name)
+        for name in dead_letters.column_names
+        if name not in DEAD_LETTER_SCHEMA.names
     ]
     return pa.schema([*DEAD_LETTER_SCHEMA, *more])
 

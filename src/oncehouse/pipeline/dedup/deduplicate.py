@@ -70,7 +70,7 @@ def decide(plan: DecidePlan) -> Decision:
     winners = key_index.first_of_each(keys)
     conflict = _conflicts_within(keys, winners)
     candidates = np.flatnonzero(winners)
-    seen, seen_payload = _look_up(plan, store, keys.take(candidates))
+    seen, seen_payload = _find_seen(plan, store, keys.take(candidates))
     is_new = winners.copy()
     is_new[candidates[seen]] = False
     # A duplicate of an indexed id is compared with the payload that the index remembers.
@@ -123,7 +123,7 @@ def _conflicts_within(keys: Keys, winners: Flags) -> Flags:
     return conflict
 
 
-def _look_up(plan: DecidePlan, store: FileStore, candidates: Keys) -> tuple[Flags, npt.NDArray[np.uint64]]:
+def _find_seen(plan: DecidePlan, store: FileStore, candidates: Keys) -> tuple[Flags, npt.NDArray[np.uint64]]:
     seen = np.zeros(len(candidates), dtype=np.bool_)
     payload = np.zeros(len(candidates), dtype=np.uint64)
     for file in plan.segments:

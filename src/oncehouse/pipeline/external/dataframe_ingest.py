@@ -116,19 +116,21 @@ class DataFrameIngest(IngestLeaseHolder):
         found = chosen.mapInArrow(lambda blocks: read_partition(rows, blocks), MANIFEST_SCHEMA).collect()
         outcomes = [json.loads(row.manifest) for row in found]
         manifests = [TaskManifest.from_json(text["read"]) for text in outcomes if "read" in text]
-        aside = sorted(
+        small_partitions = sorted(
             (
-                Aside(**{**text["aside"], "file": FileRef(**text["aside"]["file"])})
+                SmallPartition(
+                    **{**text["small_partition"], "file": FileRef(**text["small_partition"]["file"])}
+                )
                 for text in outcomes
-                if "aside" in text
+                if "small_partition" in text
             ),
             key=lambda one: one.partition,
         )
-        groups = [replace(rows, aside=group) for group in group_small(aside)]
+        groups = [replace(rows, small_partitions=group) for group in group_small(small_partitions)]
         if groups:
-            manifests += run_tasks(self._spark, read_aside, groups)
+            manifests += run_tasks(self._spark, read_small_partitions, groups)
         store = FileStore(plan.files_root)
-        for one in aside:
+        for one in small_partitions:
             store.delete(one.file.path)
         return manifests
 
@@ -186,7 +188,7 @@ def quote(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aside:
+class SmallPartition:
     """A small partition, as it came."""
 
     partition: int
@@ -200,13 +202,13 @@ class FramePlan:
     read: ReadPlan
     first_offset: int
     timestamp_us: int
-    aside: tuple[Aside, ...] = ()
+    small_partitions: tuple[SmallPartition, ...] = ()
 
 
-def group_small(aside: Sequence[Aside]) -> Iterator[tuple[Aside, ...]]:
+def group_small(small_partitions: Sequence[SmallPartition]) -> Iterator[tuple[SmallPartition, ...]]:
     """Neighbours that are read together by one task, and make one part."""
-    group: list[Aside] = []
-    for one in aside:
+    group: list[SmallPartition] = []
+    for one in small_partitions:
         if group and sum(known.rows for known in group) + one.rows > SMALL_EPOCH_RECORDS:
             yield tuple(group)
             group = []
@@ -216,7 +218,7 @@ def group_small(aside: Sequence[Aside]) -> Iterator[tuple[Aside, ...]]:
 
 
 def read_partition(plan: FramePlan, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The work of one task over the frame: a manifest, or where its few rows are put aside."""
+    """The work of one task over the frame: a manifest, or the file with its few rows."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -236,9 +238,11 @@ def read_partition(plan: FramePlan, blocks: Iterable[pa.RecordBatch]) -> Iterato
             break
     else:
         if rows:
-            file = _put_aside(plan.read, attempt, held)
+            file = _write_small_partition(plan.read, attempt, held)
             outcome = {
-                "aside": asdict(Aside(partition=partition, rows=rows, size_bytes=size_bytes, file=file))
+                "small_partition": asdict(
+                    SmallPartition(partition=partition, rows=rows, size_bytes=size_bytes, file=file)
+                )
             }
     yield pa.record_batch([pa.array([json.dumps(outcome)])], names=["manifest"])
 
@@ -269,7 +273,7 @@ def _take(
     return offset + int(found.num_rows)
 
 
-def _put_aside(plan: ReadPlan, attempt: str, held: Sequence[pa.RecordBatch]) -> FileRef:
+def _write_small_partition(plan: ReadPlan, attempt: str, held: Sequence[pa.RecordBatch]) -> FileRef:
     def write(path: str) -> None:
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, held[0].schema) as writer:
             for block in held:
@@ -279,12 +283,12 @@ def _put_aside(plan: ReadPlan, attempt: str, held: Sequence[pa.RecordBatch]) -> 
     return FileStore(plan.files_root).put(path, write)
 
 
-def read_aside(plan: FramePlan) -> TaskManifest:
+def read_small_partitions(plan: FramePlan) -> TaskManifest:
     """Small partitions read together, in their order."""
     store = FileStore(plan.read.files_root)
     made = FrameRows(plan.read.fields)
     task = ReadTask(plan.read, f"g{uuid.uuid4().hex[:12]}", ordered=True, decoder=made)
-    for one in plan.aside:
+    for one in plan.small_partitions:
         offset = plan.first_offset
         opened = pa.ipc.open_file(pa.memory_map(str(store.local(one.file))))
         for number in range(opened.num_record_batches):

@@ -73,11 +73,13 @@ class FrameRows:
         values = encode_rows(decoded.rows)
         if not decoded.rejected:
             return values
-        texts = pa.array([self._spell(found, rejection.index) for rejection in decoded.rejected], pa.binary())
+        texts = pa.array(
+            [self._format_row(found, rejection.index) for rejection in decoded.rejected], pa.binary()
+        )
         places = np.concatenate([decoded.taken, [rejection.index for rejection in decoded.rejected]])
         return pa.concat_arrays([values, texts]).take(pa.array(np.argsort(places, kind="stable")))
 
-    def _spell(self, found: pa.RecordBatch, row: int) -> bytes:
+    def _format_row(self, found: pa.RecordBatch, row: int) -> bytes:
         known = [name for name in self._fields if found.schema.get_field_index(name) >= 0]
         cells = {name: plain(found.column(name)[row]) for name in known}
         return json.dumps(cells, ensure_ascii=False, allow_nan=False).encode()

@@ -66,7 +66,7 @@ def list_files(place: str, format_: FileFormat) -> Listing:
     if info.type is fs.FileType.NotFound:
         raise ConfigurationError(f"{hide_credentials(place)}: there is no such folder or file")
     data = [one for one in found if one.is_file and not _is_hidden(one.path, path)]
-    chosen = sorted((one for one in data if _fits(one.path, format_)), key=lambda one: one.path)
+    chosen = sorted((one for one in data if _has_ending(one.path, format_)), key=lambda one: one.path)
     return Listing(
         files=tuple(
             ImportFile(number=number, path=one.path, size_bytes=one.size, modified_ns=one.mtime_ns or 0)
@@ -85,7 +85,7 @@ def _is_hidden(path: str, root: str) -> bool:
     return any(part.startswith((".", "_")) for part in path.removeprefix(root).split("/"))
 
 
-def _fits(path: str, format_: FileFormat) -> bool:
+def _has_ending(path: str, format_: FileFormat) -> bool:
     name = path.lower()
     if format_ is not FileFormat.PARQUET:
         for ending in _COMPRESSED:

@@ -57,7 +57,7 @@ def import_task(plan: ImportPlan) -> TaskManifest:
     rows = FrameRows(plan.read.fields)
     decoder = None if plan.format is FileFormat.JSON else rows
     task = ReadTask(plan.read, f"i{uuid.uuid4().hex[:12]}", ordered=True, decoder=decoder)
-    reader = _Reader(plan, filesystem, task, rows)
+    reader = _FileReader(plan, filesystem, task, rows)
     files = {file.number: file for file in plan.files}
     for piece in plan.pieces:
         file = files[piece.number]
@@ -81,7 +81,7 @@ def _require_same(filesystem: fs.FileSystem, file: ImportFile) -> None:
     require_same(file, info.size or 0, info.mtime_ns or 0)
 
 
-class _Reader:
+class _FileReader:
     def __init__(self, plan: ImportPlan, filesystem: fs.FileSystem, task: ReadTask, rows: FrameRows) -> None:
         self._plan = plan
         self._filesystem = filesystem
@@ -128,7 +128,7 @@ class _Reader:
     def _read_csv(self, file: ImportFile) -> None:
         bad: list[tuple[int, bytes]] = []
 
-        def put_aside(row: pa_csv.InvalidRow) -> str:
+        def skip_row(row: pa_csv.InvalidRow) -> str:
             bad.append((row.number or len(bad), row.text.encode("utf-8", "surrogateescape")))
             return "skip"
 
@@ -144,7 +144,7 @@ class _Reader:
             pa_csv.open_csv(
                 opened,
                 read_options=pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-                parse_options=pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=put_aside),
+                parse_options=pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip_row),
                 convert_options=_as_texts(fields),
             ) as blocks,
         ):

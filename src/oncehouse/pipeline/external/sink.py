@@ -33,7 +33,7 @@ _STREAM_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class SinkResult:
     """What became of one batch."""
 
     query: str
@@ -92,7 +92,7 @@ class Sink:
         sink._start(pipeline, spark or _active_session(), load=load, wait=wait)
         return sink
 
-    def write(self, frame: DataFrame, *, query: str, batch: int) -> Written:
+    def write(self, frame: DataFrame, *, query: str, batch: int) -> SinkResult:
         """Settle the frame as a batch of a query; one that is settled already is not even computed."""
         return self._write(frame, QueryBatch(query=query, batch=batch, origin="the caller of `write`"))
 
@@ -160,7 +160,7 @@ class Sink:
         self._ingest = DataFrameIngest(stages, self._ready)
         return self._ingest
 
-    def _write(self, frame: DataFrame, batch: QueryBatch) -> Written:
+    def _write(self, frame: DataFrame, batch: QueryBatch) -> SinkResult:
         require_name(batch.query)
         if self._thread is None or self._ingest is None:
             raise ConfigurationError("the sink is closed; open it again to write")
@@ -169,7 +169,7 @@ class Sink:
         counts = self._ingest.settle(frame, batch)
         if counts is None:
             self._say(f"batch {batch.batch} of query {batch.query} is settled already; it was skipped")
-        return Written(query=batch.query, batch=batch.batch, counts=counts)
+        return SinkResult(query=batch.query, batch=batch.batch, counts=counts)
 
 
 def _active_session() -> SparkSession | None:

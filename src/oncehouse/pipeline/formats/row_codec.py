@@ -101,7 +101,7 @@ def decode_rows(values: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
     if (cursor.read(ones, 1) != MARK[0]).any():
         raise ValueError("these bytes are no row")
     columns = [_decode(cursor, ones, field.type) for field in schema]
-    cursor.demand_end()
+    cursor.require_end()
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -126,7 +126,7 @@ class _Cursor:
         before = np.cumsum(lengths) - lengths
         return self._data[np.repeat(self._at - before, lengths) + np.arange(int(lengths.sum()))]
 
-    def demand_end(self) -> None:
+    def require_end(self) -> None:
         if (self._at != self._ends).any():
             raise ValueError("these bytes go on after the row")
 

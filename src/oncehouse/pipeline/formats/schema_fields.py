@@ -112,7 +112,7 @@ def _protobuf_fields(definition: str) -> Iterator[tuple[str, FieldFact]]:
 
 def _symbols(node: avro.Node) -> tuple[str, ...]:
     inner = _without_null(node)
-    return inner.symbols if isinstance(inner, avro.Enum) else ()
+    return inner.symbols if isinstance(inner, avro.AvroEnum) else ()
 
 
 def _without_null(node: avro.Node) -> avro.Node:
@@ -132,15 +132,15 @@ def _avro_type(node: avro.Node, above: tuple[avro.Node, ...]) -> c.ColumnType | 
             inner = _without_null(node)
             type_ = None if isinstance(inner, avro.Union) else _avro_type(inner, above)
             return type_ if type_ is None else make_nullable(type_)
-        case avro.Array():
+        case avro.AvroArray():
             item = _avro_type(node.item, above)
             return None if item is None else c.Array(item=item)
-        case avro.Map():
+        case avro.AvroMap():
             value = _avro_type(node.value, above)
             return None if value is None else c.Map(key=c.String(), value=value)
         case avro.Record():
             return _tuple_type(node, above)
-        case avro.Enum():
+        case avro.AvroEnum():
             return c.LowCardinality(inner=c.String())
         case avro.Fixed(size=size, logical=logical):
             return _decimal(node) if logical == "decimal" else c.FixedString(length=size)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.models import DeadLetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.ingest.manifest import DeadLetterManifest, ReadPlan
 from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, epoch_path, write_dead_letters
@@ -28,7 +28,7 @@ class DeadLetterWriter:
 
     _counted_by = "reason"
 
-    def __init__(self, plan: ReadPlan, store: FileStore, attempt: str, kind: LetterKind) -> None:
+    def __init__(self, plan: ReadPlan, store: FileStore, attempt: str, kind: DeadLetterKind) -> None:
         self._plan = plan
         self._store = store
         self._attempt = attempt
@@ -85,7 +85,7 @@ class WaitingWriter(DeadLetterWriter):
     _counted_by = "schema"
 
     def __init__(self, plan: ReadPlan, store: FileStore, attempt: str, *, overflow: DeadLetterWriter) -> None:
-        super().__init__(plan, store, attempt, LetterKind.WAITING)
+        super().__init__(plan, store, attempt, DeadLetterKind.WAITING)
         self._overflow = overflow
         self._kept: set[str] = set()
 

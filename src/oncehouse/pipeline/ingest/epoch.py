@@ -27,9 +27,9 @@ from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     EpochKind,
     KeyFile,
-    LetterKind,
     OffsetRange,
     Part,
     QueryBatch,
@@ -120,10 +120,10 @@ def settle(
             identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
             ranges=given.confirm(given.ranges),
         )
-        dead = [letters.sample for letters in _dead_letters(manifests, LetterKind.DEAD)]
+        dead = [found.sample for found in _dead_letters(manifests, DeadLetterKind.DEAD)]
         require_few_dead_letters(pipeline, registration, dead)
         if not registry_is_away:
-            waiting = [letters.sample for letters in _dead_letters(manifests, LetterKind.WAITING)]
+            waiting = [found.sample for found in _dead_letters(manifests, DeadLetterKind.WAITING)]
             require_few_waiting(pipeline, registration, waiting)
         failpoints.reach("before registering")
         with _phase("register", plan):
@@ -299,13 +299,13 @@ def assemble(
         dead_letter_files=tuple(
             DeadLetterFile(
                 dead_letter_file=f"{plan.epoch:010d}-{plan.token}-{number}",
-                kind=letters.kind,
+                kind=found.kind,
                 epoch=plan.epoch,
-                rows=letters.rows,
-                reasons=letters.reasons,
-                file=letters.file,
+                rows=found.rows,
+                reasons=found.reasons,
+                file=found.file,
             )
-            for number, letters in enumerate(letters for task in manifests for letters in task.letters)
+            for number, found in enumerate(found for task in manifests for found in task.letters)
         ),
         segments=tuple(
             Segment(
@@ -355,21 +355,21 @@ def _counts(manifests: Sequence[TaskManifest], decisions: Sequence[Decision]) ->
         read=sum(task.read for task in manifests),
         new=sum(decision.new for decision in decisions),
         duplicate=sum(decision.duplicates for decision in decisions),
-        dead_letter=sum(letters.rows for letters in _dead_letters(manifests, LetterKind.DEAD)),
-        waiting=sum(letters.rows for letters in _dead_letters(manifests, LetterKind.WAITING)),
+        dead_letter=sum(found.rows for found in _dead_letters(manifests, DeadLetterKind.DEAD)),
+        waiting=sum(found.rows for found in _dead_letters(manifests, DeadLetterKind.WAITING)),
         skipped=sum(task.skipped for task in manifests),
         conflicts=sum(decision.conflicts for decision in decisions),
     )
 
 
-def _dead_letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterator[DeadLetterManifest]:
-    return (letters for task in manifests for letters in task.letters if letters.kind is kind)
+def _dead_letters(manifests: Sequence[TaskManifest], kind: DeadLetterKind) -> Iterator[DeadLetterManifest]:
+    return (found for task in manifests for found in task.letters if found.kind is kind)
 
 
 def _awaited_schemas(manifests: Sequence[TaskManifest]) -> tuple[str, ...]:
     """The most frequent first, and no more than the records of one file may wait for."""
     counted: Counter[str] = Counter()
-    for letters in _dead_letters(manifests, LetterKind.WAITING):
+    for letters in _dead_letters(manifests, DeadLetterKind.WAITING):
         counted.update(letters.reasons)
     return tuple(schema for schema, _ in counted.most_common(MOST_SCHEMAS))
 

@@ -147,11 +147,11 @@ class KafkaTopics:
             for place, found in self._ask_leaders(partitions, OffsetSpec.latest()).items()
         }
 
-    def epoch_ends(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
+    def epoch_ends(self, leader_epochs: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
         """Where the records of leader epochs end."""
         try:
             return ask_epoch_ends(
-                client_settings(self.kafka), asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS
+                client_settings(self.kafka), leader_epochs, group=self._group, timeout_seconds=TIMEOUT_SECONDS
             )
         except Unanswered as error:
             raise self._unanswered(error) from error
@@ -164,12 +164,12 @@ class KafkaTopics:
     def _ask_leaders(
         self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
-        asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-        if not asked:
+        offset_specs = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not offset_specs:
             return {}
         for _ in range(_LEADER_TRIES - 1):
             try:
-                return self._ask_offsets(asked)
+                return self._ask_offsets(offset_specs)
             except OncehouseError as error:
                 if (
                     not isinstance(error.__cause__, KafkaException)
@@ -178,13 +178,13 @@ class KafkaTopics:
                     raise
             # A topic that was just made has its leaders in a moment, and so has one whose broker went.
             time.sleep(_LEADER_SECONDS)
-        return self._ask_offsets(asked)
+        return self._ask_offsets(offset_specs)
 
     def _ask_offsets(
-        self, asked: dict[TopicPartition, OffsetSpec]
+        self, offset_specs: dict[TopicPartition, OffsetSpec]
     ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         found = {}
-        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
+        futures = self._admin.list_offsets(offset_specs, request_timeout=TIMEOUT_SECONDS)
         for partition, future in futures.items():
             try:
                 answer = future.result(timeout=TIMEOUT_SECONDS + 5)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.models import FileRef, LetterKind, Schema
+from oncehouse.ledger.models import DeadLetterKind, FileRef, Schema
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.base import Format
 from oncehouse.pipeline.spark.arrow_batches import CountedHandover
@@ -102,7 +102,7 @@ class ChunkManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterManifest:
-    kind: LetterKind
+    kind: DeadLetterKind
     rows: int
     reasons: dict[str, int]
     sample: str
@@ -133,7 +133,7 @@ class TaskManifest:
             read=found["read"],
             skipped=found["skipped"],
             chunks=tuple(_chunk(chunk) for chunk in found["chunks"]),
-            letters=tuple(_dead_letters(letters) for letters in found["letters"]),
+            letters=tuple(_dead_letters(entry) for entry in found["letters"]),
             read_bytes=found["read_bytes"],
             new_fields=found["new_fields"],
             outsize=found["outsize"],
@@ -142,7 +142,7 @@ class TaskManifest:
 
 def _dead_letters(found: dict[str, Any]) -> DeadLetterManifest:
     return DeadLetterManifest(
-        **{**found, "kind": LetterKind(found["kind"]), "file": FileRef(**found["file"])}
+        **{**found, "kind": DeadLetterKind(found["kind"]), "file": FileRef(**found["file"])}
     )
 
 

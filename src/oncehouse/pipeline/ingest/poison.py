@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import PoisonError
-from oncehouse.ledger.models import EpochKind, LetterKind, Registration
+from oncehouse.ledger.models import DeadLetterKind, EpochKind, Registration
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -23,7 +23,7 @@ def require_few_dead_letters(pipeline: Pipeline, registration: Registration, sam
         raise PoisonError(
             f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
             f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): "
-            f"{_describe(registration, LetterKind.DEAD)}; the first is "
+            f"{_describe(registration, DeadLetterKind.DEAD)}; the first is "
             f"{samples[0]}. Nothing of it was settled. Correct "
             "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
             "become dead letters."
@@ -38,7 +38,7 @@ def require_few_waiting(pipeline: Pipeline, registration: Registration, samples:
         raise PoisonError(
             f"Pipeline {pipeline.pipeline}: {counts.waiting} of {counts.read} records of this epoch name a schema that "
             f"is not known ({share:.0%}, dead_letters.max_waiting_share is {limit:.0%}): "
-            f"{_describe(registration, LetterKind.WAITING)}; the first is {samples[0]}. Nothing of it was settled. "
+            f"{_describe(registration, DeadLetterKind.WAITING)}; the first is {samples[0]}. Nothing of it was settled. "
             "`oncehouse schema add VERSION` makes a version known; or register it, correct the producer, or raise "
             "dead_letters.max_waiting_share (null never stops) to let them wait."
         )
@@ -52,7 +52,7 @@ def _share(pipeline: Pipeline, registration: Registration, records: int) -> floa
     return 0.0 if read < pipeline.dead_letters.min_records else records / read
 
 
-def _describe(registration: Registration, kind: LetterKind) -> str:
+def _describe(registration: Registration, kind: DeadLetterKind) -> str:
     """The most frequent reasons, or schemas that are waited for."""
     reasons: Counter[str] = Counter()
     for letters in registration.dead_letter_files:

@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.models import DeadLetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys, UInt32, UInt64, sort_order, write_keys
 from oncehouse.pipeline.convert.rejection import Reason
@@ -103,11 +103,11 @@ class ReadTask:
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
         self._may_wait = may_wait
-        dead = DeadLetterWriter(plan, self._store, attempt, LetterKind.DEAD)
+        dead = DeadLetterWriter(plan, self._store, attempt, DeadLetterKind.DEAD)
         # In the order in which they are finished: what has no place among those that wait becomes a dead letter.
         self._dead_letters = {
-            LetterKind.WAITING: WaitingWriter(plan, self._store, attempt, overflow=dead),
-            LetterKind.DEAD: dead,
+            DeadLetterKind.WAITING: WaitingWriter(plan, self._store, attempt, overflow=dead),
+            DeadLetterKind.DEAD: dead,
         }
         self._read = 0
         self._read_bytes = 0
@@ -175,7 +175,7 @@ class ReadTask:
         reasons = [str(rejection.reason) for rejection in decoded.rejected]
         columns.append(pa.array(reasons, pa.string()))
         columns.append(pa.array([rejection.detail for rejection in decoded.rejected], pa.string()))
-        self._dead_letters[LetterKind.DEAD].add(columns)
+        self._dead_letters[DeadLetterKind.DEAD].add(columns)
 
     def _keep_waiting(self, block: pa.RecordBatch, decoded: Decoded) -> None:
         if not decoded.waiting:
@@ -186,13 +186,13 @@ class ReadTask:
         columns.append(pa.repeat(str(Reason.SCHEMA_UNKNOWN), len(names)))
         why = "" if self._may_wait else ", and the record waited for it for source.schema_wait"
         columns.append(pa.array([f"schema {name} is not known{why}" for name in names], pa.string()))
-        self._dead_letters[LetterKind.WAITING if self._may_wait else LetterKind.DEAD].add(columns)
+        self._dead_letters[DeadLetterKind.WAITING if self._may_wait else DeadLetterKind.DEAD].add(columns)
 
-    def carry(self, letters: pa.Table, kind: LetterKind) -> None:
+    def carry(self, dead_letters: pa.Table, kind: DeadLetterKind) -> None:
         """Dead letters that stay as they are, counted and written again."""
-        if letters.num_rows:
-            self._read += letters.num_rows
-            self._dead_letters[kind].add(letters.columns)
+        if dead_letters.num_rows:
+            self._read += dead_letters.num_rows
+            self._dead_letters[kind].add(dead_letters.columns)
 
     def _end_chunk(self) -> None:
         if self._chunk is not None:
@@ -206,7 +206,7 @@ class ReadTask:
             read_bytes=self._read_bytes,
             skipped=self._skipped,
             chunks=tuple(self._chunks),
-            letters=tuple(letters for writer in self._dead_letters.values() for letters in writer.finish()),
+            letters=tuple(found for writer in self._dead_letters.values() for found in writer.finish()),
             new_fields=self._new_fields,
         )
 

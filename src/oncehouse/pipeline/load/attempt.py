@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog.database import Catalog
-    from oncehouse.ledger.models import Attempt, Batch
+    from oncehouse.ledger.models import Attempt, LedgerBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def may_forget_attempt(
     return not facts.remembers(blocks_since=blocks, seconds_since=seconds, seconds_ahead=seconds_ahead)
 
 
-def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> OpenedAttempt:
+def open_attempt(pipeline: Pipeline, batch: LedgerBatch, facts: TableFacts | None) -> OpenedAttempt:
     """One small request before an attempt is written down: it opens the session, and counts the table's blocks."""
     # Before anything else: a process that stands still from here on must not think that it has time.
     began = read_moment()

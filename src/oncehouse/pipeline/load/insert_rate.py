@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import BatchLimits
-    from oncehouse.ledger.models import Batch, Part
+    from oncehouse.ledger.models import LedgerBatch, Part
     from oncehouse.pipeline.load.insert_task import AttemptResult
 
 # The load is what arrived lately: each row counts less the longer it is ago, a third after this long.
@@ -210,7 +210,7 @@ class TableRates:
                 return self._pressure[table].read_share()
         return 0.0
 
-    def add_insert(self, batch: Batch, result: AttemptResult, parts_share: float) -> None:
+    def add_insert(self, batch: LedgerBatch, result: AttemptResult, parts_share: float) -> None:
         """Record how an insert ended; a parked batch says nothing about the server."""
         if result.status is BatchStatus.PARKED:
             return

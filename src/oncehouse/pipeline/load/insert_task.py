@@ -44,7 +44,7 @@ from oncehouse.errors import (
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.marks import Sending, write_mark
-from oncehouse.ledger.models import Attempt, AttemptOutcome, Batch, BatchStatus, LoadPart, Stage
+from oncehouse.ledger.models import Attempt, AttemptOutcome, BatchStatus, LedgerBatch, LoadPart, Stage
 from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
@@ -194,7 +194,7 @@ def _insert_answer(outcome: Retryable) -> InsertAnswer:
 def plan_load(
     pipeline: Pipeline,
     table: Table,
-    batch: Batch,
+    batch: LedgerBatch,
     attempt: Attempt,
     *,
     catalog: Catalog,
@@ -270,7 +270,7 @@ def load(
     pipeline: Pipeline,
     catalog: Catalog,
     token: int,
-    batch: Batch,
+    batch: LedgerBatch,
     *,
     facts: TableFacts | None,
 ) -> AttemptResult:

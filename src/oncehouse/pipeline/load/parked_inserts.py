@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog.database import Catalog
-    from oncehouse.ledger.models import Attempt, Batch
+    from oncehouse.ledger.models import Attempt, LedgerBatch
 
 
 def end_parked_inserts(
-    client: Client, pipeline: Pipeline, catalog: Catalog, candidates: Sequence[Batch]
+    client: Client, pipeline: Pipeline, catalog: Catalog, candidates: Sequence[LedgerBatch]
 ) -> None:
     """End what may still be on its way of parked batches; raises TransientError while anything is."""
     for batch in candidates:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from oncehouse.common import failpoints
 from oncehouse.ledger.catalog import packs
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.catalog.packs import Bundle, Move
+from oncehouse.ledger.catalog.packs import Move, PackBundle
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
@@ -44,12 +44,12 @@ _AGE_SHARE = 1 / 12
 class PackPlan:
     files_root: str
     out: str
-    bundles: tuple[Bundle, ...]
+    bundles: tuple[PackBundle, ...]
 
 
-def plan_packs(bundles: Sequence[Bundle], *, window_seconds: float) -> Iterator[tuple[Bundle, ...]]:
+def plan_packs(bundles: Sequence[PackBundle], *, window_seconds: float) -> Iterator[tuple[PackBundle, ...]]:
     """Runs of small epochs, each long enough to be worth a pack."""
-    run: list[Bundle] = []
+    run: list[PackBundle] = []
     size_bytes = 0
     for bundle in bundles:
         if bundle.size_bytes > SMALL_BYTES:

@@ -89,7 +89,7 @@ def retain(
     paths = [
         *retention.drop_replaced_segments(catalog, token),
         *retention.drop_key_files(catalog, token, before=before),
-        *retention.drop_tried_letters(catalog, token, before=before),
+        *retention.drop_tried_dead_letters(catalog, token, before=before),
     ]
     rollup.roll_up_epochs(catalog, token, before=before)
     rollup.roll_up_batches(catalog, token, before=before)

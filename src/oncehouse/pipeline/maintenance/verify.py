@@ -15,16 +15,16 @@ from oncehouse.ledger.catalog.batches import WAITING
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.retention import registered_paths
 from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
-from oncehouse.ledger.models import Batch, BatchStatus
+from oncehouse.ledger.models import BatchStatus, LedgerBatch
 from oncehouse.ledger.stats.ledger_state import LedgerState, find_known_batches, read_state
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.factory import format_of
 from oncehouse.pipeline.maintenance.verify_counts import check_counts
 from oncehouse.pipeline.maintenance.verify_files import NamedFile, check_files, check_parts, list_files
-from oncehouse.pipeline.maintenance.verify_report import Finding, Note, Subject, VerifyReport
+from oncehouse.pipeline.maintenance.verify_report import Note, Subject, VerifyFinding, VerifyReport
 from oncehouse.pipeline.maintenance.verify_rows import compare_table, find_unknown_batches, read_tables
 
-__all__ = ["Finding", "Note", "Subject", "VerifyReport", "verify"]
+__all__ = ["Note", "Subject", "VerifyFinding", "VerifyReport", "verify"]
 
 STUCK_SECONDS = 3600.0
 """A batch that has waited this long is named by itself."""
@@ -37,23 +37,23 @@ def verify(
     state = read_state(catalog)
     named = list_files(state)
     several_rows = format_of(pipeline.source).several_rows
-    told: list[Finding | Note] = [
+    entries: list[VerifyFinding | Note] = [
         *check_counts(state, window_seconds=pipeline.identity.window, several_rows=several_rows)
     ]
     wanting = check_files(store, named, every_byte=files)
-    told += wanting
+    entries += wanting
     at_fault = {finding.where for finding in wanting}
     damaged = frozenset(entry.file.path for entry in named if entry.where in at_fault)
-    told += check_parts(state, store, damaged=damaged, every_row=files)
-    told += _parked(state.batches)
-    told += _pending(state)
-    told += _unproven(state.batches)
-    told = _leave_out_moved(told, named, catalog)
+    entries += check_parts(state, store, damaged=damaged, every_row=files)
+    entries += _parked(state.batches)
+    entries += _pending(state)
+    entries += _unproven(state.batches)
+    entries = _leave_out_moved(entries, named, catalog)
     compared, rows = _compare_tables(pipeline, catalog, client, state)
-    told += compared
+    entries += compared
     return VerifyReport(
-        findings=tuple(entry for entry in told if isinstance(entry, Finding)),
-        notes=tuple(entry for entry in told if isinstance(entry, Note)),
+        findings=tuple(entry for entry in entries if isinstance(entry, VerifyFinding)),
+        notes=tuple(entry for entry in entries if isinstance(entry, Note)),
         epochs=len(state.epochs),
         parts=len(state.parts),
         batches=len(state.batches),
@@ -63,49 +63,49 @@ def verify(
 
 
 def _leave_out_moved(
-    told: list[Finding | Note], named: Sequence[NamedFile], catalog: Catalog
-) -> list[Finding | Note]:
+    entries: list[VerifyFinding | Note], named: Sequence[NamedFile], catalog: Catalog
+) -> list[VerifyFinding | Note]:
     """Without files that the ledger has stopped to name meanwhile: they were packed, merged or past the window."""
-    if not any(entry.kind is Subject.FILES for entry in told):
-        return told
+    if not any(entry.kind is Subject.FILES for entry in entries):
+        return entries
     paths: dict[str, set[str]] = defaultdict(set)
     for file in named:
         paths[file.where].add(file.file.path)
     still = registered_paths(catalog)
     return [
         entry
-        for entry in told
+        for entry in entries
         if entry.kind is not Subject.FILES or not paths[entry.where] or paths[entry.where] & still
     ]
 
 
 def _compare_tables(
     pipeline: Pipeline, catalog: Catalog, client: Client | None, state: LedgerState
-) -> tuple[list[Finding | Note], int | None]:
+) -> tuple[list[VerifyFinding | Note], int | None]:
     if client is None:
         message = "was not asked, so no rows were compared."
         return [Note(kind=Subject.ROWS, where="ClickHouse", message=message)], None
     tables, missing = read_tables(client, pipeline, state.batches)
-    told: list[Finding | Note] = [*missing]
+    entries: list[VerifyFinding | Note] = [*missing]
     # Looked up after the tables were read: a batch that was made meanwhile is not taken for an unknown one.
     with catalog.snapshot() as view:
         known = find_known_batches(view, {batch_id for table in tables for batch_id in table.rows_by_batch})
         rolled_up = rolled_up_rows_of_all(view)
     for table in tables:
         mine = [batch for batch in state.batches if batch.table == table.table]
-        told += compare_table(table, mine)
-        told += find_unknown_batches(table, known, rolled_up=rolled_up.get(table.table, 0))
+        entries += compare_table(table, mine)
+        entries += find_unknown_batches(table, known, rolled_up=rolled_up.get(table.table, 0))
     configured = {table.name for table in pipeline.tables}
     for name in sorted({batch.table for batch in state.batches} - configured):
         message = "has batches in the ledger, but is not in the pipeline file any more; it was not compared."
-        told.append(Note(kind=Subject.ROWS, where=f"table {name}", message=message))
-    return told, sum(rows for table in tables for rows in table.rows_by_batch.values())
+        entries.append(Note(kind=Subject.ROWS, where=f"table {name}", message=message))
+    return entries, sum(rows for table in tables for rows in table.rows_by_batch.values())
 
 
-def _parked(batches: Sequence[Batch]) -> Iterator[Finding]:
+def _parked(batches: Sequence[LedgerBatch]) -> Iterator[VerifyFinding]:
     for batch in batches:
         if batch.status is BatchStatus.PARKED:
-            yield Finding(
+            yield VerifyFinding(
                 kind=Subject.BATCHES,
                 where=f"batch {batch.batch_id}",
                 message=f"is parked, so its {batch.rows} rows wait for an operator: {batch.reason}. "
@@ -113,7 +113,7 @@ def _parked(batches: Sequence[Batch]) -> Iterator[Finding]:
             )
 
 
-def _unproven(batches: Sequence[Batch]) -> Iterator[Note]:
+def _unproven(batches: Sequence[LedgerBatch]) -> Iterator[Note]:
     """Loaded batches have a reason where nothing shows that their views have their rows."""
     found = Counter(
         batch.table

@@ -11,33 +11,33 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from oncehouse.ledger.catalog.rollup import ROLLED_UP
-from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, LetterKind, OffsetRange, Part
+from oncehouse.ledger.models import BatchStatus, DeadLetterKind, EpochKind, EpochRow, OffsetRange, Part
 from oncehouse.ledger.stats.ledger_state import LedgerState
-from oncehouse.pipeline.maintenance.verify_report import Finding, Note, Subject
+from oncehouse.pipeline.maintenance.verify_report import Note, Subject, VerifyFinding
 
 
 def check_counts(
     state: LedgerState, *, window_seconds: float, several_rows: bool = False
-) -> tuple[Finding | Note, ...]:
+) -> tuple[VerifyFinding | Note, ...]:
     """`several_rows`: a message may hold several, so that more rows than offsets are no surprise."""
     window_start = state.now - window_seconds
     first_kept = find_first_kept(state)
-    told: list[Finding | Note] = [*_check_offsets(state), *_check_queries(state)]
+    entries: list[VerifyFinding | Note] = [*_check_offsets(state), *_check_queries(state)]
     compared = [row for row in state.epochs if row.epoch >= first_kept and row.registered_at >= window_start]
-    told += _check_epochs(state, {row.epoch for row in compared}, several_rows=several_rows)
-    told += _check_batches(state, dropped_some=len(compared) < len(state.epochs))
+    entries += _check_epochs(state, {row.epoch for row in compared}, several_rows=several_rows)
+    entries += _check_batches(state, dropped_some=len(compared) < len(state.epochs))
     early = [
         row.epoch for row in state.epochs if row.epoch < first_kept and row.registered_at >= window_start
     ]
     if early:
-        told.append(
+        entries.append(
             Note(
                 kind=Subject.COUNTS,
                 where=f"epochs {early[0]} to {early[-1]}",
                 message="their files are gone, as under a shorter identity.window; only counts were compared.",
             )
         )
-    return tuple(told)
+    return tuple(entries)
 
 
 def find_first_kept(state: LedgerState) -> int:
@@ -48,7 +48,7 @@ def find_first_kept(state: LedgerState) -> int:
     return min(kept, default=max((row.epoch for row in state.epochs), default=0) + 1)
 
 
-def _check_offsets(state: LedgerState) -> Iterator[Finding]:
+def _check_offsets(state: LedgerState) -> Iterator[VerifyFinding]:
     settled: dict[tuple[str, int], list[tuple[int, OffsetRange]]] = defaultdict(list)
     for epoch, span in state.ranges:
         settled[span.topic, span.partition].append((epoch, span))
@@ -69,7 +69,7 @@ def _check_offsets(state: LedgerState) -> Iterator[Finding]:
         yield _offsets(f"epoch {missing}", "has ranges of offsets, but is not in the ledger itself")
 
 
-def _check_queries(state: LedgerState) -> Iterator[Finding]:
+def _check_queries(state: LedgerState) -> Iterator[VerifyFinding]:
     """Every epoch of a frame settles a batch of a query, and no batch is settled twice."""
     frames = {row.epoch for row in state.epochs if row.kind is EpochKind.FRAME}
     for query, spans in state.queries.items():
@@ -88,17 +88,17 @@ def _check_queries(state: LedgerState) -> Iterator[Finding]:
         yield _offsets(f"epoch {epoch}", "holds rows of a frame, but no batch of a query")
 
 
-def _offsets(where: str, message: str) -> Finding:
-    return Finding(kind=Subject.OFFSETS, where=where, message=message)
+def _offsets(where: str, message: str) -> VerifyFinding:
+    return VerifyFinding(kind=Subject.OFFSETS, where=where, message=message)
 
 
-def _check_epochs(state: LedgerState, compared: set[int], *, several_rows: bool) -> Iterator[Finding]:
+def _check_epochs(state: LedgerState, compared: set[int], *, several_rows: bool) -> Iterator[VerifyFinding]:
     events: dict[int, int] = defaultdict(int)
     for registered in state.key_files:
         events[registered.epoch] += registered.key_file.events
-    letters: dict[tuple[int, LetterKind], int] = defaultdict(int)
-    for letter_file in state.dead_letter_files:
-        letters[letter_file.epoch, letter_file.kind] += letter_file.rows
+    dead_letters: dict[tuple[int, DeadLetterKind], int] = defaultdict(int)
+    for dead_letter_file in state.dead_letter_files:
+        dead_letters[dead_letter_file.epoch, dead_letter_file.kind] += dead_letter_file.rows
     offsets: dict[int, int] = defaultdict(int)
     for epoch, span in state.ranges:
         offsets[epoch] += span.end - span.start
@@ -109,11 +109,11 @@ def _check_epochs(state: LedgerState, compared: set[int], *, several_rows: bool)
         wrong = list(_differences_of_counts(row, None if several_rows else offsets[row.epoch]))
         if row.epoch in compared:
             wrong += _differences_of_files(row, state, events[row.epoch])
-            wrong += _differences_of_letters(row, letters)
+            wrong += _compare_dead_letters(row, dead_letters)
             if row.kind is not EpochKind.REFILL:
                 wrong += _differences_of_parts(row, parts[row.epoch], events[row.epoch])
         for message in wrong:
-            yield Finding(kind=Subject.COUNTS, where=f"epoch {row.epoch}", message=message)
+            yield VerifyFinding(kind=Subject.COUNTS, where=f"epoch {row.epoch}", message=message)
 
 
 def _differences_of_counts(row: EpochRow, offsets: int | None) -> Iterator[str]:
@@ -138,8 +138,12 @@ def _differences_of_files(row: EpochRow, state: LedgerState, events: int) -> Ite
         yield f"counted {counts.duplicate} duplicates, but {written} are written down"
 
 
-def _differences_of_letters(row: EpochRow, letters: Mapping[tuple[int, LetterKind], int]) -> Iterator[str]:
-    dead, waiting = (letters.get((row.epoch, kind), 0) for kind in (LetterKind.DEAD, LetterKind.WAITING))
+def _compare_dead_letters(
+    row: EpochRow, dead_letters: Mapping[tuple[int, DeadLetterKind], int]
+) -> Iterator[str]:
+    dead, waiting = (
+        dead_letters.get((row.epoch, kind), 0) for kind in (DeadLetterKind.DEAD, DeadLetterKind.WAITING)
+    )
     if dead != row.counts.dead_letter:
         yield f"counted {row.counts.dead_letter} dead letters, but its files hold {dead}"
     if waiting != row.counts.waiting:
@@ -169,7 +173,7 @@ def _differences_of_parts(row: EpochRow, parts: list[Part], events: int) -> Iter
         yield f"counted {row.counts.new} new events, but its parts hold {total_live} live rows"
 
 
-def _check_batches(state: LedgerState, *, dropped_some: bool) -> Iterator[Finding]:
+def _check_batches(state: LedgerState, *, dropped_some: bool) -> Iterator[VerifyFinding]:
     live: dict[str, int] = defaultdict(int)
     for part in state.parts:
         if part.batch_id is not None:
@@ -179,13 +183,13 @@ def _check_batches(state: LedgerState, *, dropped_some: bool) -> Iterator[Findin
         # Parts go with the key file they were read with, which may be far older than the batch.
         may_lack = dropped_some and batch.status in (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
         if found > batch.rows or (found < batch.rows and not may_lack):
-            yield Finding(
+            yield VerifyFinding(
                 kind=Subject.COUNTS,
                 where=f"batch {batch.batch_id}",
                 message=f"has {batch.rows} rows, but its parts have {found} live rows",
             )
     for batch_id, rows in sorted(live.items()):
-        yield Finding(
+        yield VerifyFinding(
             kind=Subject.COUNTS,
             where=f"batch {batch_id}",
             message=f"holds parts with {rows} live rows, but is not in the ledger itself",

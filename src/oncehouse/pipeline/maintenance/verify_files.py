@@ -21,7 +21,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.ingest.part_files import read_rows
-from oncehouse.pipeline.maintenance.verify_report import Finding, Subject
+from oncehouse.pipeline.maintenance.verify_report import Subject, VerifyFinding
 
 _CHECKS_AT_ONCE = 8
 
@@ -47,21 +47,23 @@ def list_files(state: LedgerState) -> tuple[NamedFile, ...]:
     for epoch, duplicates in state.duplicates.items():
         for duplicate in duplicates:
             add(f"duplicates of epoch {epoch}", duplicate.file)
-    for letters in state.dead_letter_files:
-        add(f"dead letters {letters.dead_letter_file}", letters.file)
+    for dead_letters in state.dead_letter_files:
+        add(f"dead letters {dead_letters.dead_letter_file}", dead_letters.file)
     for segment in state.segments:
         add(f"segment {segment.segment}", segment.file)
     return tuple(found.values())
 
 
-def check_files(store: FileStore, files: tuple[NamedFile, ...], *, every_byte: bool) -> tuple[Finding, ...]:
+def check_files(
+    store: FileStore, files: tuple[NamedFile, ...], *, every_byte: bool
+) -> tuple[VerifyFinding, ...]:
     verify = store.verify if every_byte else store.inspect
 
-    def check(named: NamedFile) -> Finding | None:
+    def check(named: NamedFile) -> VerifyFinding | None:
         try:
             verify(named.file)
         except (CorruptFileError, OSError) as error:
-            return Finding(kind=Subject.FILES, where=named.where, message=str(error))
+            return VerifyFinding(kind=Subject.FILES, where=named.where, message=str(error))
         return None
 
     with ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="oncehouse-verify") as pool:
@@ -70,7 +72,7 @@ def check_files(store: FileStore, files: tuple[NamedFile, ...], *, every_byte: b
 
 def check_parts(
     state: LedgerState, store: FileStore, *, damaged: frozenset[str], every_row: bool
-) -> Iterator[Finding]:
+) -> Iterator[VerifyFinding]:
     """A part's live rows are its rows without the duplicates that are written down.
 
     Where a part holds all events of its key file, counting the duplicates is enough; which events the others
@@ -89,7 +91,7 @@ def check_parts(
             by_ordinal = _count_by_ordinal(store, duplicates)
         except (CorruptFileError, pa.ArrowException, OSError, ValueError, KeyError) as error:
             where = f"duplicates of epoch {epoch}"
-            yield Finding(kind=Subject.FILES, where=where, message=f"a file cannot be read: {error}")
+            yield VerifyFinding(kind=Subject.FILES, where=where, message=f"a file cannot be read: {error}")
             continue
         yield from _check_positions(epoch, duplicates, by_ordinal)
         for part, source in members:
@@ -101,10 +103,10 @@ def check_parts(
 
 def _check_positions(
     epoch: int, duplicates: tuple[DuplicateFile, ...], by_ordinal: dict[int, int]
-) -> Iterator[Finding]:
+) -> Iterator[VerifyFinding]:
     counted, written = sum(duplicate.rows for duplicate in duplicates), sum(by_ordinal.values())
     if counted != written:
-        yield Finding(
+        yield VerifyFinding(
             kind=Subject.COUNTS,
             where=f"duplicates of epoch {epoch}",
             message=f"the catalog counts {counted} positions, the files hold {written}",
@@ -125,11 +127,11 @@ def _count_by_ordinal(store: FileStore, duplicates: tuple[DuplicateFile, ...]) -
 
 def _check_every_row(
     store: FileStore, part: Part, source: RegisteredKeyFile, duplicates: tuple[DuplicateFile, ...]
-) -> Iterator[Finding]:
+) -> Iterator[VerifyFinding]:
     try:
         read = read_rows(store, part.file, [EVENT_COLUMN])
     except CorruptFileError as error:
-        yield Finding(kind=Subject.FILES, where=f"part {part.part}", message=str(error))
+        yield VerifyFinding(kind=Subject.FILES, where=f"part {part.part}", message=str(error))
         return
     events: npt.NDArray[np.uint32] = read.column(EVENT_COLUMN).to_numpy()
     if len(events) != part.rows:
@@ -149,7 +151,7 @@ def _check_every_row(
     yield from _compare(part, live_rows)
 
 
-def _compare(part: Part, live_rows: int) -> Iterator[Finding]:
+def _compare(part: Part, live_rows: int) -> Iterator[VerifyFinding]:
     if live_rows != part.live_rows:
         yield _finding(
             part,
@@ -157,5 +159,5 @@ def _compare(part: Part, live_rows: int) -> Iterator[Finding]:
         )
 
 
-def _finding(part: Part, message: str) -> Finding:
-    return Finding(kind=Subject.COUNTS, where=f"part {part.part}", message=message)
+def _finding(part: Part, message: str) -> VerifyFinding:
+    return VerifyFinding(kind=Subject.COUNTS, where=f"part {part.part}", message=message)

@@ -17,7 +17,7 @@ class Subject(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class VerifyFinding:
     """A difference that must not be."""
 
     kind: Subject
@@ -36,7 +36,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    findings: tuple[Finding, ...]
+    findings: tuple[VerifyFinding, ...]
     notes: tuple[Note, ...]
     epochs: int
     parts: int

@@ -13,8 +13,8 @@ from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_ba
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.pipeline import Pipeline, Table
-from oncehouse.ledger.models import Batch, BatchStatus
-from oncehouse.pipeline.maintenance.verify_report import Finding, Note, Subject
+from oncehouse.ledger.models import BatchStatus, LedgerBatch
+from oncehouse.pipeline.maintenance.verify_report import Note, Subject, VerifyFinding
 
 NO_BATCH = "00000000-0000-0000-0000-000000000000"
 
@@ -32,8 +32,8 @@ class TableRows:
 
 
 def read_tables(
-    client: Client, pipeline: Pipeline, batches: Sequence[Batch]
-) -> tuple[tuple[TableRows, ...], tuple[Finding, ...]]:
+    client: Client, pipeline: Pipeline, batches: Sequence[LedgerBatch]
+) -> tuple[tuple[TableRows, ...], tuple[VerifyFinding, ...]]:
     """The rows of every table of the pipeline that should have some."""
     used = {batch.table for batch in batches}
     read, missing = [], []
@@ -43,7 +43,7 @@ def read_tables(
             read.append(_read(client, table, facts))
         elif table.name in used:
             missing.append(
-                Finding(
+                VerifyFinding(
                     kind=Subject.ROWS,
                     where=f"table {table.name}",
                     message="has batches, but does not exist in ClickHouse, or the user may not see it",
@@ -69,7 +69,7 @@ def _read(client: Client, table: Table, facts: TableFacts) -> TableRows:
     )
 
 
-def compare_table(found: TableRows, batches: Sequence[Batch]) -> Iterator[Finding | Note]:
+def compare_table(found: TableRows, batches: Sequence[LedgerBatch]) -> Iterator[VerifyFinding | Note]:
     """Every batch of the table against its rows there."""
     sent = there = 0
     for batch in batches:
@@ -79,13 +79,13 @@ def compare_table(found: TableRows, batches: Sequence[Batch]) -> Iterator[Findin
             there += rows
         where = f"batch {batch.batch_id} in {found.table}"
         if (message := _compare_counts(batch, rows, may_be_fewer=found.why_fewer is not None)) is not None:
-            yield Finding(kind=Subject.ROWS, where=where, message=message)
+            yield VerifyFinding(kind=Subject.ROWS, where=where, message=message)
         elif batch.status is BatchStatus.IN_CLICKHOUSE and found.ids_by_batch is not None:
             # Rows doubled and rows lost may balance out; their ids do not.
             ids = found.ids_by_batch.get(batch.batch_id, 0)
             if rows > ids:
                 message = f"has {rows} rows in ClickHouse, but only {ids} unique ids: some stand twice"
-                yield Finding(kind=Subject.ROWS, where=where, message=message)
+                yield VerifyFinding(kind=Subject.ROWS, where=where, message=message)
     if found.why_fewer is not None:
         yield Note(
             kind=Subject.ROWS,
@@ -95,7 +95,7 @@ def compare_table(found: TableRows, batches: Sequence[Batch]) -> Iterator[Findin
         )
 
 
-def _compare_counts(batch: Batch, rows: int, *, may_be_fewer: bool) -> str | None:
+def _compare_counts(batch: LedgerBatch, rows: int, *, may_be_fewer: bool) -> str | None:
     match batch.status:
         case BatchStatus.REPLACED if rows:
             return (
@@ -111,7 +111,9 @@ def _compare_counts(batch: Batch, rows: int, *, may_be_fewer: bool) -> str | Non
             return None
 
 
-def find_unknown_batches(found: TableRows, known: set[str], *, rolled_up: int) -> Iterator[Finding | Note]:
+def find_unknown_batches(
+    found: TableRows, known: set[str], *, rolled_up: int
+) -> Iterator[VerifyFinding | Note]:
     """Rows whose batch no ledger knows; of batches past the window only the sum of their rows is known."""
     unknown = {batch_id: rows for batch_id, rows in found.rows_by_batch.items() if batch_id not in known}
     without_batch = unknown.pop(NO_BATCH, 0)
@@ -129,14 +131,14 @@ def find_unknown_batches(found: TableRows, known: set[str], *, rolled_up: int) -
             message=f"{total} rows are of batches past the window, of which the ledger knows the sum only.",
         )
     elif rolled_up:
-        yield Finding(
+        yield VerifyFinding(
             kind=Subject.ROWS,
             where=f"table {found.table}",
             message=f"ClickHouse holds {total} rows of batches past the window, the ledger knows {rolled_up}",
         )
     else:
         for batch_id, rows in sorted(unknown.items()):
-            yield Finding(
+            yield VerifyFinding(
                 kind=Subject.ROWS,
                 where=f"batch {batch_id} in {found.table}",
                 message=f"ClickHouse holds {rows} rows of a batch that the ledger does not know",

@@ -33,7 +33,13 @@ from oncehouse.pipeline.repair.table_diff import (
     read_gaps,
     require_quiet,
 )
-from oncehouse.pipeline.repair.unknown_row_ids import Found, list_sought, look_up, open_index, write_segments
+from oncehouse.pipeline.repair.unknown_row_ids import (
+    Found,
+    find_unknown_rows,
+    list_sought,
+    open_index,
+    write_segments,
+)
 from oncehouse.pipeline.schema.identity_guard import identity_of
 
 if TYPE_CHECKING:
@@ -93,13 +99,13 @@ AskKafka = Callable[[dict[str, str]], KafkaFacts]
 
 
 def plan_lost(
-    pipeline: Pipeline, client: Client, problem: str, ask_kafka: AskKafka, *, given_again: bool = False
+    pipeline: Pipeline, client: Client, problem: str, ask_kafka: AskKafka, *, user_rewrites: bool = False
 ) -> CatalogRepair:
-    """For a catalog of which nothing can be used; `given_again`: see `_describe_given`."""
+    """For a catalog of which nothing can be used; `user_rewrites`: see `_describe_given`."""
     store = FileStore(pipeline.ledger.files)
     snapshot = snapshots.find_snapshot(store, pipeline.pipeline)
     with _base(pipeline, store, snapshot) as base:
-        planned = _plan(pipeline, client, base, problem, ask_kafka, given_again=given_again)
+        planned = _plan(pipeline, client, base, problem, ask_kafka, user_rewrites=user_rewrites)
     return replace(planned, snapshot=snapshot, begins_anew=snapshot is None)
 
 
@@ -110,10 +116,10 @@ def plan_older(
     problem: str,
     ask_kafka: AskKafka,
     *,
-    given_again: bool = False,
+    user_rewrites: bool = False,
 ) -> CatalogRepair:
     """For a catalog that is sound, but restored from before what the tables have."""
-    return _plan(pipeline, client, catalog, problem, ask_kafka, given_again=given_again)
+    return _plan(pipeline, client, catalog, problem, ask_kafka, user_rewrites=user_rewrites)
 
 
 def _plan(
@@ -123,7 +129,7 @@ def _plan(
     problem: str,
     ask_kafka: AskKafka,
     *,
-    given_again: bool,
+    user_rewrites: bool,
 ) -> CatalogRepair:
     store = FileStore(pipeline.ledger.files)
     kafka = ask_kafka(epochs.read_topic_ids(base))
@@ -131,10 +137,12 @@ def _plan(
     settled = assess_gap(gaps, list_batches(base))
     refused = [*settled.refused, *describe_missing(gaps, pipeline.tables)]
     # A table may not be able to say which events it holds, so it is asked when nothing else stands in the way.
-    found = _look_up(pipeline, client, base, store, gaps, settled.absent) if not refused else Found()
+    found = (
+        _find_unknown_rows(pipeline, client, base, store, gaps, settled.absent) if not refused else Found()
+    )
     reads = _find_reads(kafka, epochs.read_positions(base))
     refused += [*found.refused, *missing_offsets(reads, kafka)]
-    if not given_again:
+    if not user_rewrites:
         refused += _describe_given(pipeline, base, store)
     return CatalogRepair(
         problem=problem,
@@ -142,7 +150,7 @@ def _plan(
         begins_anew=False,
         epoch=epochs.next_epoch(base) - 1,
         reads=reads,
-        strange_rows={gap.table.name: gap.strange_rows for gap in gaps if gap.unknown},
+        strange_rows={gap.table.name: gap.unknown_rows for gap in gaps if gap.unknown},
         arrived_batches=settled.arrived,
         arrived_parts=found.arrived_parts,
         resent_batches=found.resent_batches,
@@ -158,7 +166,7 @@ def _find_reads(kafka: KafkaFacts, positions: dict[tuple[str, int], int]) -> tup
     )
 
 
-def _look_up(
+def _find_unknown_rows(
     pipeline: Pipeline,
     client: Client,
     base: Catalog,
@@ -169,7 +177,7 @@ def _look_up(
     if not any(gap.unknown for gap in gaps):
         return Found()
     sought, index = list_sought(base, absent), open_index(base, store)
-    return look_up(client, store, gaps, sought, index, buckets=pipeline.identity.buckets)
+    return find_unknown_rows(client, store, gaps, sought, index, buckets=pipeline.identity.buckets)
 
 
 def _describe_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iterator[str]:
@@ -207,14 +215,14 @@ def restore_lost(
         def fill(catalog: Catalog) -> None:
             table_adoption.restore(catalog, base, adopted, identity)
 
-        aside = fill_catalog(pipeline, fill, say)
+        damaged_file = fill_catalog(pipeline, fill, say)
     catalog = open_catalog(pipeline, report=say)
     try:
         _renew_snapshots(catalog, store)
         drop_damaged(store, pipeline.pipeline)
     finally:
         catalog.close()
-    return aside
+    return damaged_file
 
 
 def catch_up(

@@ -45,7 +45,7 @@ def find_duplicates(
     first = key_index.first_of_each(own.keys)
     group = np.cumsum(first) - 1
     winners = own.keys.take(np.flatnonzero(first))
-    seen, payload = _look_back(store, state, epoch, winners, window_seconds)
+    seen, payload = _find_in_window(store, state, epoch, winners, window_seconds)
     # The payload that a duplicate is compared with: the remembered one, else that of the first in the epoch.
     payload = np.where(seen, payload, winners.payload)
     duplicate = ~first | seen[group]
@@ -82,7 +82,7 @@ def _open(store: FileStore, key_file: KeyFile) -> Keys:
     return keys.take(slice(key_file.keys.row, key_file.keys.row + key_file.events))
 
 
-def _look_back(
+def _find_in_window(
     store: FileStore, state: LedgerState, epoch: int, winners: Keys, window_seconds: float
 ) -> tuple[key_index.Flags, key_index.UInt64]:
     seen = np.zeros(len(winners), dtype=np.bool_)

@@ -27,7 +27,7 @@ from oncehouse.common.kafka_client import describe_error
 from oncehouse.common.leader_epochs import ask_epoch_ends
 from oncehouse.common.process_folder import process_folder
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.models import DeadLetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.record_sample import as_block
 from oncehouse.pipeline.convert.rejection import Reason
@@ -59,7 +59,7 @@ _PATIENCE_SECONDS = 30.0
 class RereadEpoch:
     raw: pa.Table
     """All events in the order of the epoch's key files."""
-    letters: Mapping[LetterKind, pa.Table]
+    dead_letters: Mapping[DeadLetterKind, pa.Table]
 
 
 @contextmanager
@@ -84,9 +84,9 @@ def read_epoch(
     ranges = tuple(span for number, span in state.ranges if number == epoch)
     waited = {
         schema
-        for letters in state.dead_letter_files
-        if letters.epoch == epoch and letters.kind is LetterKind.WAITING
-        for schema in letters.reasons
+        for dead_letters in state.dead_letter_files
+        if dead_letters.epoch == epoch and dead_letters.kind is DeadLetterKind.WAITING
+        for schema in dead_letters.reasons
     }
     with _plan(pipeline, catalog, epoch, waited) as plan:
         blocks = reread_offsets(
@@ -100,12 +100,12 @@ def read_epoch(
 def _gather(store: FileStore, manifest: TaskManifest) -> RereadEpoch:
     chunks = sorted(manifest.chunks, key=lambda chunk: chunk.first)
     raw = [read_rows(store, chunk.raw).cast(RAW_SCHEMA) for chunk in chunks]
-    letters: dict[LetterKind, list[pa.Table]] = {}
+    dead_letters: dict[DeadLetterKind, list[pa.Table]] = {}
     for found in manifest.letters:
-        letters.setdefault(found.kind, []).append(read_rows(store, found.file).cast(DEAD_LETTER_SCHEMA))
+        dead_letters.setdefault(found.kind, []).append(read_rows(store, found.file).cast(DEAD_LETTER_SCHEMA))
     return RereadEpoch(
         raw=_detach(pa.concat_tables(raw) if raw else RAW_SCHEMA.empty_table()),
-        letters={kind: _detach(pa.concat_tables(tables)) for kind, tables in letters.items()},
+        dead_letters={kind: _detach(pa.concat_tables(tables)) for kind, tables in dead_letters.items()},
     )
 
 
@@ -119,7 +119,7 @@ def _require_counts(
 ) -> None:
     counts = next(row.counts for row in state.epochs if row.epoch == epoch)
     kept = sum(found.key_file.events for found in state.key_files if found.epoch == epoch)
-    dead, waiting = (_rows(reread, kind) for kind in (LetterKind.DEAD, LetterKind.WAITING))
+    dead, waiting = (_rows(reread, kind) for kind in (DeadLetterKind.DEAD, DeadLetterKind.WAITING))
     found = {"events": (reread.raw.num_rows, counts.new + counts.duplicate)}
     if _is_limited(state, epoch):
         found["dead letters and waiting records"] = (dead + waiting, counts.dead_letter + counts.waiting)
@@ -146,33 +146,35 @@ def _is_limited(state: LedgerState, epoch: int) -> bool:
     )
 
 
-def _rows(reread: RereadEpoch, kind: LetterKind) -> int:
-    return reread.letters[kind].num_rows if kind in reread.letters else 0
+def _rows(reread: RereadEpoch, kind: DeadLetterKind) -> int:
+    return reread.dead_letters[kind].num_rows if kind in reread.dead_letters else 0
 
 
 def split_dead_letters(
     reread: RereadEpoch, damaged: Sequence[DeadLetterFile], known: Sequence[pa.Table]
 ) -> tuple[pa.Table, ...]:
     """The letters of each damaged file of one kind: those that no sound file (`known`) has, in their order."""
-    table = reread.letters.get(damaged[0].kind, DEAD_LETTER_SCHEMA.empty_table())
-    held = {place for letters in known for place in _places(letters)}
+    table = reread.dead_letters.get(damaged[0].kind, DEAD_LETTER_SCHEMA.empty_table())
+    held = {place for dead_letters in known for place in _places(dead_letters)}
     left = table.filter(pa.array([place not in held for place in _places(table)], pa.bool_()))
     pieces, start = [], 0
     for file in damaged:
         piece = left.slice(start, file.rows)
         start += file.rows
-        counted = Counter(piece.column("schema" if file.kind is LetterKind.WAITING else "reason").to_pylist())
+        counted = Counter(
+            piece.column("schema" if file.kind is DeadLetterKind.WAITING else "reason").to_pylist()
+        )
         if dict(counted) != file.reasons:
             raise PermanentError(
                 f"the {file.kind} letters {file.dead_letter_file} read reread are {dict(counted)}, the ledger has "
-                f"{file.reasons}: which letter stood in which file cannot be told. Nothing was changed."
+                f"{file.reasons}: which dead letter was in which file is unknown. Nothing was changed."
             )
         pieces.append(piece)
     return tuple(pieces)
 
 
-def _places(letters: pa.Table) -> list[tuple[object, ...]]:
-    columns = (letters.column(name).to_pylist() for name in ("topic", "partition", "offset", "row"))
+def _places(dead_letters: pa.Table) -> list[tuple[object, ...]]:
+    columns = (dead_letters.column(name).to_pylist() for name in ("topic", "partition", "offset", "row"))
     return list(zip(*columns, strict=True))
 
 
@@ -210,10 +212,12 @@ def reread_offsets(
 
 def _require_same_log(kafka: Kafka, ranges: Sequence[OffsetRange], group: str) -> None:
     spans = {(span.topic, span.partition): span for span in ranges if span.leader_epoch is not None}
-    asked = {place: span.leader_epoch for place, span in spans.items() if span.leader_epoch is not None}
+    leader_epochs = {
+        place: span.leader_epoch for place, span in spans.items() if span.leader_epoch is not None
+    }
     try:
         answers = ask_epoch_ends(
-            client_settings(kafka), asked, group=group, timeout_seconds=_PATIENCE_SECONDS
+            client_settings(kafka), leader_epochs, group=group, timeout_seconds=_PATIENCE_SECONDS
         )
     except KafkaException as error:
         raise _away(kafka, error) from error

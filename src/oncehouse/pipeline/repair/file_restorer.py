@@ -38,7 +38,7 @@ from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.repair.duplicates_rebuild import find_duplicates, without_known
 from oncehouse.pipeline.repair.epoch_reread import RereadEpoch, read_epoch, split_dead_letters
 from oncehouse.pipeline.repair.part_rebuild import PartMaker
-from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, Source
+from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, RepairSource
 from oncehouse.pipeline.repair.table_diff import read_gaps
 from oncehouse.pipeline.repair.unknown_row_ids import write_segments
 from oncehouse.pipeline.requests.rekey import make_ids, sort_ids
@@ -84,8 +84,8 @@ class Restorer:
                 released = self._duplicates(repairs)
             case FileKind.PART:
                 released = self._parts(repairs)
-            case FileKind.LETTERS:
-                released = self._letters(repairs)
+            case FileKind.DEAD_LETTERS:
+                released = self._dead_letters(repairs)
             case FileKind.SEGMENT:
                 released = self._segments(repairs)
         return Done(repairs=tuple(repairs), released=released)
@@ -119,12 +119,12 @@ class Restorer:
 
     def _raw(self, repairs: Sequence[Repair]) -> tuple[str, ...]:
         epoch = repairs[0].epoch
-        again = self._read_epoch(epoch)
+        reread = self._read_epoch(epoch)
         wanted = {repair.name for repair in repairs}
         start, restored = 0, []
         for found in (found for found in self._state.key_files if found.epoch == epoch):
             key_file = found.key_file
-            mine = again.raw.slice(start, key_file.events)
+            mine = reread.raw.slice(start, key_file.events)
             start += key_file.events
             if key_file.key_file not in wanted:
                 continue
@@ -247,9 +247,9 @@ class Restorer:
 
     # Letters, from Kafka
 
-    def _letters(self, repairs: Sequence[Repair]) -> tuple[str, ...]:
+    def _dead_letters(self, repairs: Sequence[Repair]) -> tuple[str, ...]:
         epoch = repairs[0].epoch
-        again = self._read_epoch(epoch)
+        reread = self._read_epoch(epoch)
         names = {repair.name for repair in repairs}
         of_epoch = [found for found in self._state.dead_letter_files if found.epoch == epoch]
         restored = []
@@ -257,10 +257,10 @@ class Restorer:
             mine = [found for found in of_epoch if found.kind is kind]
             damaged = [found for found in mine if found.dead_letter_file in names]
             known = [read_rows(self._store, found.file) for found in mine if found not in damaged]
-            for file, letters in zip(damaged, split_dead_letters(again, damaged, known), strict=True):
+            for file, table in zip(damaged, split_dead_letters(reread, damaged, known), strict=True):
                 new = self._store.put(
                     self._path(epoch, f"{kind}.letters.parquet"),
-                    partial(write_dead_letters, table=letters),
+                    partial(write_dead_letters, table=table),
                 )
                 restored.append(Restored(column="letters", old=file.file, new=new))
         return self._enter(restored)
@@ -268,13 +268,13 @@ class Restorer:
     # The key index, from ids
 
     def _segments(self, repairs: Sequence[Repair]) -> tuple[str, ...]:
-        if any(repair.source is Source.KEYS for repair in repairs):
+        if any(repair.source is RepairSource.KEYS for repair in repairs):
             made = [rebuild_task(plan) for plan in plan_rebuild(self._pipeline, self._catalog, self._token)]
             self._replace(
                 [found for found in self._state.segments if not segments.is_adopted(found)],
                 [found for found in made if found is not None],
             )
-        if any(repair.source is Source.CLICKHOUSE for repair in repairs):
+        if any(repair.source is RepairSource.CLICKHOUSE for repair in repairs):
             old = [found for found in self._state.segments if segments.is_adopted(found)]
             restored = self._reread_adopted(old)
             seen = min(s.first_seen_from for s in old), max(s.first_seen_to for s in old)
@@ -286,9 +286,9 @@ class Restorer:
         client = connect(self._pipeline.clickhouse)
         gaps = read_gaps(client, self._pipeline, self._catalog)
         for gap in gaps:
-            if gap.strange_rows < gap.rows_in_sum:
+            if gap.unknown_rows < gap.rows_in_sum:
                 raise PermanentError(
-                    f"{gap.table.name} holds {gap.strange_rows} rows of batches that the ledger knows only in sum, and "
+                    f"{gap.table.name} holds {gap.unknown_rows} rows of batches that the ledger knows only in sum, and "
                     f"had {gap.rows_in_sum}: the ids of rows that were deleted cannot be read again, and their events "
                     "would count as new. Nothing was changed."
                 )

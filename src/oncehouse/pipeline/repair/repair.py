@@ -85,11 +85,11 @@ class RepairResult:
 
 
 def plan_repair(
-    pipeline: Pipeline, say: Callable[[str], None] = ignore, *, given_again: bool = False
+    pipeline: Pipeline, say: Callable[[str], None] = ignore, *, user_rewrites: bool = False
 ) -> RepairPlan:
-    """Inspect everything; nothing is changed. `given_again`: the user will write rows again that are not in Kafka."""
+    """Inspect everything; nothing is changed. `user_rewrites`: the user will write rows again that are not in Kafka."""
     if (found := _find_problem(pipeline, say)) is not None:
-        planned = _plan_catalog(pipeline, found, say, given_again=given_again)
+        planned = _plan_catalog(pipeline, found, say, user_rewrites=user_rewrites)
         return RepairPlan(catalog=planned, files=(), files_checked=None)
     catalog = open_catalog(pipeline, report=say)
     try:
@@ -100,13 +100,13 @@ def plan_repair(
 
 
 def apply_repair(
-    pipeline: Pipeline, say: Callable[[str], None], *, given_again: bool = False
+    pipeline: Pipeline, say: Callable[[str], None], *, user_rewrites: bool = False
 ) -> RepairResult:
     """Do what the plan says; raises LeaseHeldError while a pipeline runs."""
-    planned, aside = None, None
+    planned, damaged_file = None, None
     if (found := _find_problem(pipeline, say)) is not None:
         say(f"the catalog: {found.problem}")
-        planned, aside = _bring_back(pipeline, found, say, given_again=given_again)
+        planned, damaged_file = _bring_back(pipeline, found, say, user_rewrites=user_rewrites)
         if planned.refused:
             return RepairResult(catalog=planned, put_aside=None, done=(), refused=())
     catalog = open_catalog(pipeline, report=say)
@@ -116,7 +116,7 @@ def apply_repair(
             done, refused = _restore_files(pipeline, catalog, held[Stage.INGEST].token, say)
     finally:
         catalog.close()
-    return RepairResult(catalog=planned, put_aside=aside, done=tuple(done), refused=tuple(refused))
+    return RepairResult(catalog=planned, put_aside=damaged_file, done=tuple(done), refused=tuple(refused))
 
 
 # -- the catalog --------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ def _find_problem(pipeline: Pipeline, say: Callable[[str], None]) -> _Problem | 
     if age is not None:
         return _Problem(problem=f"it is older than the tables: {age}", is_lost=False)
     for mark in read_marks(store, pipeline.pipeline).damaged:
-        told = f"it may be older than the tables: {mark.path}, which would say so, is damaged ({mark.damage})"
-        return _Problem(problem=told, is_lost=False)
+        text = f"it may be older than the tables: {mark.path}, which would say so, is damaged ({mark.damage})"
+        return _Problem(problem=text, is_lost=False)
     return None
 
 
@@ -164,33 +164,33 @@ def _needing_servers(pipeline: Pipeline, problem: str) -> Iterator[None]:
 
 
 def _plan_catalog(
-    pipeline: Pipeline, found: _Problem, say: Callable[[str], None], *, given_again: bool
+    pipeline: Pipeline, found: _Problem, say: Callable[[str], None], *, user_rewrites: bool
 ) -> CatalogRepair:
     client, ask = connect(pipeline.clickhouse), partial(_ask_kafka, pipeline)
     with _needing_servers(pipeline, found.problem):
         if found.is_lost:
-            return plan_lost(pipeline, client, found.problem, ask, given_again=given_again)
+            return plan_lost(pipeline, client, found.problem, ask, user_rewrites=user_rewrites)
         catalog = open_catalog(pipeline, report=say)
         try:
-            return plan_older(pipeline, client, catalog, found.problem, ask, given_again=given_again)
+            return plan_older(pipeline, client, catalog, found.problem, ask, user_rewrites=user_rewrites)
         finally:
             catalog.close()
 
 
 def _bring_back(
-    pipeline: Pipeline, found: _Problem, say: Callable[[str], None], *, given_again: bool
+    pipeline: Pipeline, found: _Problem, say: Callable[[str], None], *, user_rewrites: bool
 ) -> tuple[CatalogRepair, Path | None]:
     """Planned once more, because the leases are held only now; a plan that is refused is returned without effect."""
     client = connect(pipeline.clickhouse)
     if found.is_lost:
         require_quiet(client, pipeline)
-        planned = _plan_catalog(pipeline, found, say, given_again=given_again)
+        planned = _plan_catalog(pipeline, found, say, user_rewrites=user_rewrites)
         return planned, None if planned.refused else restore_lost(pipeline, client, planned, say)
     catalog = open_catalog(pipeline, report=say)
     try:
         with _all_leases(pipeline, catalog, may_be_behind=True) as held:
             require_quiet(client, pipeline)
-            planned = _plan_catalog(pipeline, found, say, given_again=given_again)
+            planned = _plan_catalog(pipeline, found, say, user_rewrites=user_rewrites)
             if not planned.refused:
                 catch_up(pipeline, client, catalog, held[Stage.INGEST].token, planned)
     finally:
@@ -266,16 +266,16 @@ def _restore_files(
     repairs, _ = _plan_files(pipeline, catalog)
     for kind in FileKind:
         for group in _groups([repair for repair in repairs if repair.kind is kind]):
-            told = f"{group[0].kind} {group[0].name}" + (f" and {len(group) - 1} more" if group[1:] else "")
+            text = f"{group[0].kind} {group[0].name}" + (f" and {len(group) - 1} more" if group[1:] else "")
             try:
                 # What was restored before is in the catalog by now, so each group reads it again.
                 done.append(_restore(pipeline, catalog, token, group))
-                say(f"made again: {told}")
+                say(f"made again: {text}")
             except FencedError:
                 raise
             except OncehouseError as error:
                 refused.append(Refusal(repairs=group, reason=str(error)))
-                say(f"not made again: {told}: {error}")
+                say(f"not made again: {text}: {error}")
     return done, refused
 
 

@@ -17,9 +17,9 @@ from oncehouse.ledger.catalog.segments import is_adopted
 from oncehouse.ledger.models import (
     BatchStatus,
     DeadLetterFile,
+    DeadLetterKind,
     EpochKind,
     FileRef,
-    LetterKind,
     OffsetRange,
     Part,
     Segment,
@@ -35,11 +35,11 @@ class FileKind(StrEnum):
     KEYS = "key file"
     DUPLICATES = "duplicates"
     PART = "part"
-    LETTERS = "dead letters"
+    DEAD_LETTERS = "dead letters"
     SEGMENT = "segment"
 
 
-class Source(StrEnum):
+class RepairSource(StrEnum):
     KAFKA = "Kafka"
     RAW = "raw bytes"
     KEYS = "key files"
@@ -57,7 +57,7 @@ class Repair:
     problem: str
     rows: int
     """Events, rows, positions, letters or ids that it holds."""
-    source: Source | None
+    source: RepairSource | None
     """None: it cannot be made again, and `why` tells the reason."""
     why: str | None = None
     records: int = 0
@@ -113,7 +113,9 @@ class _Planner:
             if self._is_bad(part.file) and (part.file.path, part.file.row) not in met:
                 met.add((part.file.path, part.file.row))
                 yield self._part(part)
-        yield from (self._letters(found) for found in state.dead_letter_files if self._is_bad(found.file))
+        yield from (
+            self._plan_dead_letters(found) for found in state.dead_letter_files if self._is_bad(found.file)
+        )
         yield from (self._segment(found) for found in state.segments if self._is_bad(found.file))
 
     def _is_bad(self, file: FileRef) -> bool:
@@ -135,7 +137,7 @@ class _Planner:
         kind: FileKind,
         name: str,
         file: FileRef,
-        source: Source,
+        source: RepairSource,
         why: str | None,
         **known: Unpack[_Known],
     ) -> Repair:
@@ -156,13 +158,13 @@ class _Planner:
             FileKind.RAW,
             key_file.key_file,
             key_file.raw,
-            Source.KAFKA,
+            RepairSource.KAFKA,
             why,
             epoch=found.epoch,
             rows=key_file.events,
             records=self._count_offsets(found.epoch),
-            lost=f"the bytes of {key_file.events} events: no table can be filled with them anew and the identity rule "
-            "cannot be changed; what is in parts and in ClickHouse is not affected",
+            lost=f"the bytes of {key_file.events} events: no table can be filled with them again, and the identity "
+            "rule cannot be changed; what is in parts and in ClickHouse is not affected",
         )
 
     def _keys(self, found: RegisteredKeyFile) -> Repair:
@@ -171,12 +173,12 @@ class _Planner:
             FileKind.KEYS,
             key_file.key_file,
             key_file.keys,
-            Source.RAW,
+            RepairSource.RAW,
             why,
             epoch=found.epoch,
             rows=key_file.events,
             records=key_file.events,
-            lost=f"the ids of {key_file.events} events: the key index, which has them too, cannot be made anew",
+            lost=f"the ids of {key_file.events} events: the key index, which has them too, cannot be rebuilt",
         )
 
     def _duplicates(self, epoch: int, rows: int, file: FileRef) -> Repair:
@@ -187,7 +189,7 @@ class _Planner:
             FileKind.DUPLICATES,
             f"epoch {epoch}",
             file,
-            Source.KEYS,
+            RepairSource.KEYS,
             why,
             epoch=epoch,
             rows=rows,
@@ -227,7 +229,7 @@ class _Planner:
             FileKind.PART,
             part.part,
             part.file,
-            Source.RAW,
+            RepairSource.RAW,
             why,
             epoch=found.epoch if found else part.epoch,
             rows=part.rows,
@@ -237,22 +239,22 @@ class _Planner:
             else f"{part.live_rows} rows of {part.table} are not in ClickHouse yet and cannot be sent",
         )
 
-    def _letters(self, letters: DeadLetterFile) -> Repair:
+    def _plan_dead_letters(self, dead_letters: DeadLetterFile) -> Repair:
         why = (
             "edits were made by hand, and no other copy exists"
-            if letters.kind is LetterKind.EDIT
-            else self._why_not_kafka(letters.epoch)
+            if dead_letters.kind is DeadLetterKind.EDIT
+            else self._why_not_kafka(dead_letters.epoch)
         )
         return self._repair(
-            FileKind.LETTERS,
-            letters.dead_letter_file,
-            letters.file,
-            Source.KAFKA,
+            FileKind.DEAD_LETTERS,
+            dead_letters.dead_letter_file,
+            dead_letters.file,
+            RepairSource.KAFKA,
             why,
-            epoch=letters.epoch,
-            rows=letters.rows,
-            records=self._count_offsets(letters.epoch),
-            lost=f"{letters.rows} {letters.kind} letters cannot be shown or tried again",
+            epoch=dead_letters.epoch,
+            rows=dead_letters.rows,
+            records=self._count_offsets(dead_letters.epoch),
+            lost=f"{dead_letters.rows} {dead_letters.kind} letters cannot be shown or tried again",
         )
 
     def _segment(self, segment: Segment) -> Repair:
@@ -262,7 +264,7 @@ class _Planner:
             FileKind.SEGMENT,
             segment.segment,
             segment.file,
-            Source.CLICKHOUSE if adopted else Source.KEYS,
+            RepairSource.CLICKHOUSE if adopted else RepairSource.KEYS,
             reasons[0] if reasons else None,
             epoch=0,
             rows=segment.keys,

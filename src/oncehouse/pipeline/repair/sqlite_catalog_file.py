@@ -85,17 +85,17 @@ def _require_intact(new: Path) -> None:
         raise TransientError(f"Another process reads {new}; nothing was changed. Let it end, and try again.")
 
 
-def _put_in_place(path: Path, new: Path, aside: Path) -> Path | None:
+def _put_in_place(path: Path, new: Path, damaged: Path) -> Path | None:
     """The damaged file goes first: its log must never be read as that of the new one."""
     kept = path.is_file()
     for ending in ("", *_BESIDE):
         companion = path.with_name(path.name + ending)
         if companion.exists():
-            companion.rename(aside.with_name(aside.name + ending))
+            companion.rename(damaged.with_name(damaged.name + ending))
     new.rename(path)
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return aside if kept else None
+    return damaged if kept else None

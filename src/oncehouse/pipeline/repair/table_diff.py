@@ -20,7 +20,7 @@ from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
 from oncehouse.ledger.marks import read_marks
-from oncehouse.ledger.models import Batch, BatchStatus
+from oncehouse.ledger.models import BatchStatus, LedgerBatch
 from oncehouse.ledger.stats.ledger_state import find_known_batches
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.maintenance.verify_rows import NO_BATCH
@@ -44,10 +44,10 @@ class TableGap:
     @property
     def excess(self) -> int:
         """Unknown rows that the ledger does not know in sum either."""
-        return max(0, self.strange_rows - self.rows_in_sum)
+        return max(0, self.unknown_rows - self.rows_in_sum)
 
     @property
-    def strange_rows(self) -> int:
+    def unknown_rows(self) -> int:
         return sum(self.rows_by_batch[batch_id] for batch_id in self.unknown)
 
 
@@ -105,7 +105,7 @@ def arriving_seconds(sent_at: Iterable[float], pipeline: Pipeline, *, now: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class SettledBatches:
     """What the tables prove of batches that the catalog knows."""
 
     arrived: tuple[str, ...]
@@ -115,7 +115,7 @@ class Settled:
     """Why the gap cannot be closed, for a person; empty where it can."""
 
 
-def assess_gap(gaps: Sequence[TableGap], batches: Sequence[Batch]) -> Settled:
+def assess_gap(gaps: Sequence[TableGap], batches: Sequence[LedgerBatch]) -> SettledBatches:
     by_table = {gap.table.name: gap for gap in gaps}
     arrived, absent, refused = [], [], [*_unfit(gaps)]
     for batch in batches:
@@ -129,10 +129,10 @@ def assess_gap(gaps: Sequence[TableGap], batches: Sequence[Batch]) -> Settled:
             arrived.append(batch.batch_id)
         elif batch.status is not BatchStatus.IN_CLICKHOUSE:
             refused.append(_some(batch, there))
-    return Settled(arrived=tuple(arrived), absent=tuple(absent), refused=tuple(refused))
+    return SettledBatches(arrived=tuple(arrived), absent=tuple(absent), refused=tuple(refused))
 
 
-def _some(batch: Batch, there: int) -> str:
+def _some(batch: LedgerBatch, there: int) -> str:
     return (
         f"{batch.table} holds {there} of the {batch.rows} rows of batch {batch.batch_id}, which was on its way. Delete "
         "the batch's rows, so that it is sent again whole"

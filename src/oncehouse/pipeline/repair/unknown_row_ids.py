@@ -75,7 +75,7 @@ def list_sought(base: Catalog, batch_ids: Sequence[str]) -> tuple[Sought, ...]:
     return tuple(held)
 
 
-def look_up(
+def find_unknown_rows(
     client: Client,
     store: FileStore,
     gaps: Sequence[TableGap],
@@ -86,18 +86,18 @@ def look_up(
 ) -> Found:
     """All gaps, those without unknown rows too: an event that goes to two tables must have come to both."""
     unknown = {gap.table.name: gap for gap in gaps if gap.unknown}
-    asked = [found for found in sought if found.table in unknown]
+    candidates = [found for found in sought if found.table in unknown]
     there: Counter[str] = Counter()
     live: Counter[str] = Counter()
     refused: dict[str, None] = {}
-    for first, last in slices(sum(gap.strange_rows for gap in gaps), buckets):
+    for first, last in slices(sum(gap.unknown_rows for gap in gaps), buckets):
         ids = {
             name: read_unknown_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets)
             for name, gap in unknown.items()
         }
         refused |= dict.fromkeys(_describe_ambiguous(gaps, ids, index))
         live.clear()
-        for held in asked:
+        for held in candidates:
             try:
                 mine = _live_ids(store, held.loads, unknown[held.table].table.id_column or "")
             except CorruptFileError as error:
@@ -105,13 +105,13 @@ def look_up(
                 continue
             live[held.name] += len(mine)
             there[held.name] += count_matching(mine, ids[held.table])
-    return _conclude(asked, there, live, tuple(refused))
+    return _conclude(candidates, there, live, tuple(refused))
 
 
 def _conclude(
-    asked: Sequence[Sought], there: Counter[str], live: Counter[str], refused: tuple[str, ...]
+    candidates: Sequence[Sought], there: Counter[str], live: Counter[str], refused: tuple[str, ...]
 ) -> Found:
-    come = [held for held in asked if 0 < there[held.name] == live[held.name]]
+    come = [held for held in candidates if 0 < there[held.name] == live[held.name]]
     return Found(
         arrived_parts=tuple(held.loads[0].part.part for held in come if held.batch_id is None),
         resent_batches=tuple(held.batch_id for held in come if held.batch_id is not None),
@@ -120,7 +120,7 @@ def _conclude(
             *(
                 f"{held.table} holds {there[held.name]} of the {live[held.name]} rows of {held.name} under batches "
                 "that the catalog does not know. Delete the rows of those batches, so that they are sent or read again"
-                for held in asked
+                for held in candidates
                 if 0 < there[held.name] < live[held.name]
             ),
         ),
@@ -178,7 +178,7 @@ def write_segments(
 ) -> Iterator[Segment]:
     """The unknown ids that the index does not have, for it."""
     buckets = pipeline.identity.buckets
-    for first, last in slices(sum(gap.strange_rows for gap in gaps), buckets):
+    for first, last in slices(sum(gap.unknown_rows for gap in gaps), buckets):
         found = [
             read_unknown_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets)
             for gap in gaps

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind, FileRef
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.edits import apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection
@@ -30,7 +30,7 @@ class ReplayPlan:
     attempt: str
     files: tuple[FileRef, ...]
     selection: Selection
-    kind: LetterKind = LetterKind.DEAD
+    kind: DeadLetterKind = DeadLetterKind.DEAD
     edits: tuple[FileRef, ...] = ()
     """Files of EDIT_SCHEMA: the letters they name are decoded from their edited values, and no others."""
     expired: bool = False
@@ -80,19 +80,19 @@ def read_dead_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
 def replay(plan: ReplayPlan) -> TaskManifest:
     """The work of one replay task."""
     store = FileStore(plan.read.files_root)
-    letters = read_dead_letters(store, plan.files)
+    dead_letters = read_dead_letters(store, plan.files)
     if plan.edits:
-        letters, meant = apply_edits(letters, [read_rows(store, file) for file in plan.edits])
+        dead_letters, meant = apply_edits(dead_letters, [read_rows(store, file) for file in plan.edits])
     else:
-        meant = plan.selection.chosen(letters)
-    topics = letters.column("topic").cast(pa.string())
-    read = _with_topics(plan.read, topics) if plan.kind is LetterKind.WAITING else plan.read
+        meant = plan.selection.chosen(dead_letters)
+    topics = dead_letters.column("topic").cast(pa.string())
+    read = _with_topics(plan.read, topics) if plan.kind is DeadLetterKind.WAITING else plan.read
     # Dead letters of a topic that the pipeline no longer reads stay letters.
     wanted = pc.and_(meant, pc.is_in(topics, value_set=pa.array(read.topics)))
     task = ReadTask(read, plan.attempt, ordered=True, may_wait=not plan.expired)
-    for block in _as_records(read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
+    for block in _as_records(read, dead_letters.filter(wanted)).to_batches(max_chunksize=50_000):
         task.add(block)
-    task.carry(letters.filter(pc.invert(wanted)), plan.kind)
+    task.carry(dead_letters.filter(pc.invert(wanted)), plan.kind)
     return task.finish()
 
 
@@ -102,10 +102,10 @@ def _with_topics(plan: ReadPlan, topics: pa.ChunkedArray) -> ReadPlan:
     return replace(plan, topics=(*plan.topics, *sorted(more)))
 
 
-def _as_records(plan: ReadPlan, letters: pa.Table) -> pa.Table:
+def _as_records(plan: ReadPlan, dead_letters: pa.Table) -> pa.Table:
     """Letters in the shape in which records come from Kafka, in Kafka's order."""
-    ordinals = pc.index_in(letters.column("topic").cast(pa.string()), value_set=pa.array(plan.topics))
-    source = pc.add(pc.multiply(ordinals, PARTITIONS), letters.column("partition")).cast(pa.int32())
+    ordinals = pc.index_in(dead_letters.column("topic").cast(pa.string()), value_set=pa.array(plan.topics))
+    source = pc.add(pc.multiply(ordinals, PARTITIONS), dead_letters.column("partition")).cast(pa.int32())
     names = ("offset", "row", "timestamp", "key", "value", "headers", "schema")
-    records = pa.table([source, *(letters.column(name) for name in names)], names=["source", *names])
+    records = pa.table([source, *(dead_letters.column(name) for name in names)], names=["source", *names])
     return records.sort_by([(name, "ascending") for name in ("source", "offset", "row")]).combine_chunks()

@@ -24,8 +24,8 @@ from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     EpochKind,
-    LetterKind,
     Request,
     RequestKind,
 )
@@ -40,7 +40,7 @@ from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_fil
 from oncehouse.pipeline.requests.rekey import RekeyJob
 from oncehouse.pipeline.requests.schema_wait import WaitingRecords
 from oncehouse.pipeline.requests.table_refill import gone_batches, refill
-from oncehouse.pipeline.schema.identity_guard import refuse_start, under_asked_rule, under_ledgers_rule
+from oncehouse.pipeline.schema.identity_guard import refuse_start, under_ledgers_rule, under_requested_rule
 from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 # How often the catalog is asked what became of a change, while it is away.
-_ASK_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 # A request that keeps failing for passing reasons is refused in the end, so that an operator sees it.
 _MOST_TRIES = 20
@@ -93,11 +93,11 @@ class RequestHandler:
     def perform(self) -> Iterator[Counts]:
         """Perform all open requests in order; yields the counts of epochs that they made."""
         # First of all: under another rule than the ledger's nothing can be settled.
-        asked = self._asked()
-        for request in asked:
+        listed = self._list_requests()
+        for request in listed:
             if request.kind is RequestKind.REKEY:
                 self._rekey(request)
-        for request in self._asked() if asked else ():
+        for request in self._list_requests() if listed else ():
             self._tries[request.request] += 1
             if self._tries[request.request] == 1:
                 self._say(f"Performing request {request.request}: {request.kind}.")
@@ -133,9 +133,9 @@ class RequestHandler:
 
     def has_work(self) -> bool:
         """Whether there is anything to perform; cheap, and looked at without any lock."""
-        return bool(self._asked()) or self._waiting.has_due(self.pipeline)
+        return bool(self._list_requests()) or self._waiting.has_due(self.pipeline)
 
-    def _asked(self) -> list[Request]:
+    def _list_requests(self) -> list[Request]:
         found = requests.open_requests(self._catalog)
         return [request for request in found if self.rekeys or request.kind is not RequestKind.REKEY]
 
@@ -173,7 +173,7 @@ class RequestHandler:
 
     def begin_rekey(self, request: Request) -> RekeyJob | None:
         """None: the ledger has that rule already. Raises where this pipeline file does not say what the rule means."""
-        wanted = under_asked_rule(self._file, self._catalog, request)
+        wanted = under_requested_rule(self._file, self._catalog, request)
         if wanted is None:
             raise refuse_start(self.pipeline.pipeline)
         rekey.give_up(self._catalog, self._token, keep=request.request)
@@ -208,7 +208,7 @@ class RequestHandler:
             except TransientError:
                 if self._is_over():
                     raise
-                time.sleep(_ASK_AGAIN_SECONDS)
+                time.sleep(_RETRY_SECONDS)
 
     def refuse_rekey(self, request: Request, error: Exception) -> None:
         self._refuse(request, error)
@@ -238,15 +238,15 @@ def _replay(
     """
     selection = Selection.from_arguments(request.arguments)
     store = FileStore(pipeline.ledger.files)
-    letters = [
+    dead_letters = [
         found
         for found in epochs.list_dead_letter_files(catalog)
         if selection.may_count(found.reasons) and may_hold(store, found.file, selection)
     ]
-    if not letters:
+    if not dead_letters:
         requests.finish_request(catalog, token, request.request, "there are no dead letters to try again")
         return
-    *earlier, last = split_for_epochs(letters, most_rows=pipeline.epoch.max_rows)
+    *earlier, last = split_for_epochs(dead_letters, most_rows=pipeline.epoch.max_rows)
     done = Counts()
     for taken in earlier:
         if is_over():
@@ -266,21 +266,21 @@ def _edit(
     group = f"{request.arguments['edits']}-"
     edits = [
         found
-        for found in epochs.list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+        for found in epochs.list_dead_letter_files(catalog, kind=DeadLetterKind.EDIT)
         if found.dead_letter_file.startswith(group)
     ]
-    letters = epochs.list_dead_letter_files(catalog)
+    dead_letters = epochs.list_dead_letter_files(catalog)
     holding = {name for found in edits for name in found.reasons}
-    if holding <= {found.dead_letter_file for found in letters}:
+    if holding <= {found.dead_letter_file for found in dead_letters}:
         # Nothing has moved the letters since they were edited; otherwise they may be in any file.
-        letters = tuple(found for found in letters if found.dead_letter_file in holding)
-    if not edits or not letters:
+        dead_letters = tuple(found for found in dead_letters if found.dead_letter_file in holding)
+    if not edits or not dead_letters:
         requests.finish_request(
             catalog, token, request.request, "the edited letters are no dead letters any more"
         )
         return
     yield _replay_files(
-        spark, pipeline, catalog, token, letters, Selection(), request=request.request, edits=edits
+        spark, pipeline, catalog, token, dead_letters, Selection(), request=request.request, edits=edits
     )
 
 
@@ -289,7 +289,7 @@ def _replay_files(
     pipeline: Pipeline,
     catalog: Catalog,
     token: int,
-    letters: Sequence[DeadLetterFile],
+    dead_letters: Sequence[DeadLetterFile],
     selection: Selection,
     *,
     request: int | None = None,
@@ -298,7 +298,7 @@ def _replay_files(
     expired: bool = False,
 ) -> Counts:
     """An epoch over letters of one kind. `done`: what epochs before made of the same request."""
-    kind = letters[0].kind
+    kind = dead_letters[0].kind
 
     def read(plan: ReadPlan) -> list[TaskManifest]:
         tasks = [
@@ -311,14 +311,14 @@ def _replay_files(
                 edits=tuple(found.file for found in edits),
                 expired=expired,
             )
-            for files in group_files(letters, rows=plan.part_rows, size_bytes=plan.part_bytes)
+            for files in group_files(dead_letters, rows=plan.part_rows, size_bytes=plan.part_bytes)
         ]
         return run_tasks(spark, replay, tasks)
 
     given = EpochInput(
-        kind=EpochKind.WAITING if kind is LetterKind.WAITING else EpochKind.REPLAY,
+        kind=EpochKind.WAITING if kind is DeadLetterKind.WAITING else EpochKind.REPLAY,
         topic_ids={},
-        tried_dead_letter_files=tuple(found.dead_letter_file for found in (*letters, *edits)),
+        tried_dead_letter_files=tuple(found.dead_letter_file for found in (*dead_letters, *edits)),
         request=request,
         request_counts=done,
     )

@@ -69,7 +69,7 @@ class Round:
     """Of these, how many it prepared."""
     times: int = 1
     """How many times as large as the first it may be."""
-    aside: bool = True
+    shares_cores: bool = True
     """Whether it leaves half of the cores to epochs."""
 
 
@@ -89,7 +89,7 @@ def plan_round(left: int, before: Round | None) -> Round | None:
     if before.left - left > before.taken // 4:
         return replace(before, left=left)
     larger = before.times * 2 if before.taken < before.left else before.times
-    return Round(left=left, times=larger, aside=before.times == 1)
+    return Round(left=left, times=larger, shares_cores=before.times == 1)
 
 
 def choose_round(left: Sequence[Registered], *, most_events: int) -> tuple[Registered, ...]:
@@ -150,7 +150,9 @@ class RekeyJob:
         planned = plan_round(self._count_left(), self._before)
         if planned is None:
             return not self.forget_lost()
-        taken = self._prepare(self._choose(planned.times), run_tasks_on_half if planned.aside else run_tasks)
+        taken = self._prepare(
+            self._choose(planned.times), run_tasks_on_half if planned.shares_cores else run_tasks
+        )
         self._before = replace(planned, taken=taken)
         return False
 

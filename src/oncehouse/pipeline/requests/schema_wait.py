@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oncehouse.ledger.models import DeadLetterFile
 
 # How often a registry or folder is asked for schemas that records wait for.
-_LOOK_SECONDS = 5.0
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class WaitingRecords:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._awaited = AwaitedSchemas()
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def has_due(self, pipeline: Pipeline) -> bool:
         """Whether `list_due` has any; learns schemas first."""
         awaited = self._read(pipeline)
-        if awaited.oldest is not None and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
+        if awaited.oldest is not None and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
             if learn_schemas(pipeline, self._catalog, tuple(awaited.schemas)).schemas:
                 awaited = self._read(pipeline)
         if awaited.is_readable or awaited.oldest is None:

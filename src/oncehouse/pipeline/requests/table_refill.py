@@ -19,10 +19,10 @@ from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import batches, epochs, registration
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import (
-    Batch,
     Counts,
     EpochKind,
     FileRef,
+    LedgerBatch,
     Part,
     Registration,
 )
@@ -58,7 +58,9 @@ class RefillPlan:
     duplicate_files: tuple[FileRef, ...]
 
 
-def gone_batches(candidates: Sequence[Batch], rows_by_batch: Mapping[str, int]) -> tuple[Batch, ...]:
+def gone_batches(
+    candidates: Sequence[LedgerBatch], rows_by_batch: Mapping[str, int]
+) -> tuple[LedgerBatch, ...]:
     """Loaded or parked batches of which ClickHouse has no row; raises when it has only some."""
     gone = []
     for batch in candidates:
@@ -80,7 +82,7 @@ def refill(
     token: int,
     *,
     table: str,
-    gone: Sequence[Batch],
+    gone: Sequence[LedgerBatch],
     request: int,
 ) -> int:
     """Register parts that bring into the table what it lacks; returns their rows.
@@ -91,7 +93,7 @@ def refill(
     epoch = epochs.next_epoch(catalog)
     started_at = catalog.now()
     present = batches.list_parts(catalog, table=table)
-    again = [
+    resent = [
         replace(part, part=f"{epoch:010d}-again-{number}", epoch=epoch, batch_id=None)
         for number, part in enumerate(part for part in present if part.batch_id in gone_ids)
     ]
@@ -105,13 +107,13 @@ def refill(
             started_at=started_at,
             counts=Counts(),
             topic_ids={},
-            parts=(*again, *made),
+            parts=(*resent, *made),
             replaced_batches=tuple(gone),
             request=request,
             identity=identity_of(pipeline, catalog),
         ),
     )
-    return sum(part.live_rows for part in (*again, *made))
+    return sum(part.live_rows for part in (*resent, *made))
 
 
 def _decode_missing(

@@ -92,12 +92,14 @@ def learn_new_fields(
         return False
     if pipeline.source.new_fields == "stop":
         raise _stopped(pipeline, found)
-    taken = {name: type_ for name, type_ in found.items() if type_ is not None and _is_fit(pipeline, name)}
+    taken = {
+        name: type_ for name, type_ in found.items() if type_ is not None and _may_be_column(pipeline, name)
+    }
     if len(learned) + len(found) > _MOST_LEARNED:
         raise ConfigurationError(
-            f"Pipeline {pipeline.pipeline}: records bring more than {_MOST_LEARNED} fields that nobody declared, among "
-            f"the last {', '.join(sorted(found)[:5])}. Nothing of this epoch was settled. Set source.new_fields to "
-            "ignore, or declare a Map for what has no fixed names."
+            f"Pipeline {pipeline.pipeline}: records bring more than {_MOST_LEARNED} fields that the pipeline file does "
+            f"not declare, among the last {', '.join(sorted(found)[:5])}. Nothing of this epoch was settled. Set "
+            "source.new_fields to ignore, or declare a Map for what has no fixed names."
         )
     add_columns(pipeline, taken)
     failpoints.reach("columns added")
@@ -109,13 +111,14 @@ def learn_new_fields(
 
 
 def _stopped(pipeline: Pipeline, found: NewFields) -> ConfigurationError:
-    told = ", ".join(
+    listed = ", ".join(
         f"{name} ({type_ or 'several types, or nested'})" for name, type_ in sorted(found.items())[:10]
     )
     return ConfigurationError(
-        f"Pipeline {pipeline.pipeline}: records have fields that nobody declared: {told}. source.new_fields is stop, "
-        "so nothing of this epoch was settled. Declare them under source.fields and run `oncehouse schema apply`, "
-        "which adds their columns; or list them under source.unused_fields; or set source.new_fields to ignore or add."
+        f"Pipeline {pipeline.pipeline}: records have fields that the pipeline file does not declare: {listed}. "
+        "source.new_fields is stop, so nothing of this epoch was settled. Declare them under source.fields and run "
+        "`oncehouse schema apply`, which adds their columns; or list them under source.unused_fields; or set "
+        "source.new_fields to ignore or add."
     )
 
 
@@ -127,7 +130,7 @@ def _is_sane(name: str) -> bool:
     return True
 
 
-def _is_fit(pipeline: Pipeline, name: str) -> bool:
+def _may_be_column(pipeline: Pipeline, name: str) -> bool:
     """Whether a column may have the name: ClickHouse reads dots as nesting, and some names are our own."""
     own = {EVENT_COLUMN}
     for table in pipeline.tables:

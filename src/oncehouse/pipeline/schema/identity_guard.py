@@ -15,7 +15,7 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.database import Catalog, check_identity
 from oncehouse.ledger.catalog.requests import open_rekey, pending_rekey, rekey_target
-from oncehouse.ledger.models import Identity, Request
+from oncehouse.ledger.models import LedgerIdentity, Request
 from oncehouse.pipeline.dedup.identity_rule import Rule, fingerprint, rule_of
 from oncehouse.pipeline.schema.discovery import known_schemas
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _RULE = ("fields", "from_schema", "headers", "key", "schema_version", "buckets")
 
 
-def identity_of(pipeline: Pipeline, catalog: Catalog | None = None) -> Identity:
+def identity_of(pipeline: Pipeline, catalog: Catalog | None = None) -> LedgerIdentity:
     """The rule of the pipeline file as the ledger remembers it; `catalog` where schemas may be known already."""
     types = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
     return remembered(rule_of(pipeline, known_schemas(pipeline, catalog)), types, pipeline.identity.buckets)
 
 
-def remembered(rule: Rule, types: Mapping[str, ColumnType], buckets: int) -> Identity:
-    return Identity(fingerprint=fingerprint(rule, types), buckets=buckets)
+def remembered(rule: Rule, types: Mapping[str, ColumnType], buckets: int) -> LedgerIdentity:
+    return LedgerIdentity(fingerprint=fingerprint(rule, types), buckets=buckets)
 
 
 def format_section(pipeline: Pipeline) -> str:
@@ -47,15 +47,17 @@ def format_section(pipeline: Pipeline) -> str:
     return json.dumps({name: said[name] for name in _RULE} | newer)
 
 
-def with_section(pipeline: Pipeline, spelt: str) -> Pipeline:
+def with_section(pipeline: Pipeline, section_text: str) -> Pipeline:
     """The pipeline under another rule, and otherwise as its file says."""
-    section = type(pipeline.identity)(**json.loads(spelt), window=pipeline.identity.window)
+    section = type(pipeline.identity)(**json.loads(section_text), window=pipeline.identity.window)
     return pipeline.model_copy(update={"identity": section})
 
 
-def under_rule(pipeline: Pipeline, catalog: Catalog, wanted: Identity, spelt: str | None) -> Pipeline | None:
+def under_rule(
+    pipeline: Pipeline, catalog: Catalog, wanted: LedgerIdentity, section_text: str | None
+) -> Pipeline | None:
     """The pipeline with the rule that is wanted, if its file has it, or can be read with what was written down."""
-    candidates = [pipeline] if spelt is None else [pipeline, with_section(pipeline, spelt)]
+    candidates = [pipeline] if section_text is None else [pipeline, with_section(pipeline, section_text)]
     buckets = pipeline.identity.model_copy(update={"buckets": wanted.buckets})
     candidates.append(pipeline.model_copy(update={"identity": buckets}))
     for candidate in candidates:
@@ -72,20 +74,25 @@ def under_ledgers_rule(pipeline: Pipeline, catalog: Catalog) -> Pipeline | None:
     return pipeline if known is None else under_rule(pipeline, catalog, known, catalog.rule())
 
 
-def under_asked_rule(pipeline: Pipeline, catalog: Catalog, request: Request) -> Pipeline | None:
+def under_requested_rule(pipeline: Pipeline, catalog: Catalog, request: Request) -> Pipeline | None:
     """The pipeline under the rule that was asked for."""
-    spelt = request.arguments.get("rule")
-    return under_rule(pipeline, catalog, rekey_target(request), None if spelt is None else str(spelt))
+    section_text = request.arguments.get("rule")
+    return under_rule(
+        pipeline, catalog, rekey_target(request), None if section_text is None else str(section_text)
+    )
 
 
 def check_rule(pipeline: Pipeline, catalog: Catalog) -> None:
     """Refuse a rule that is neither the ledger's nor the one it is to be changed to."""
     if not catalog.exists() or (known := catalog.identity()) is None:
         return
-    asked, waiting = identity_of(pipeline, catalog), open_rekey(catalog)
+    declared, waiting = identity_of(pipeline, catalog), open_rekey(catalog)
     if waiting is None:
-        check_identity(pipeline.pipeline, known, asked)
-    elif asked not in (known, rekey_target(waiting)) or under_asked_rule(pipeline, catalog, waiting) is None:
+        check_identity(pipeline.pipeline, known, declared)
+    elif (
+        declared not in (known, rekey_target(waiting))
+        or under_requested_rule(pipeline, catalog, waiting) is None
+    ):
         raise refuse_start(pipeline.pipeline)
 
 

@@ -37,7 +37,7 @@ _OBSTACLE = (
     "declare fields that all versions have as single messages; else leave the version out of the file and let its "
     f"producers keep the field as it was. {_REPLAY}"
 )
-_MISFIT = (
+_MISMATCH = (
     "declare the field with a type that holds what every version brings; else leave the version out of the file and "
     f"let its producers keep the field as it was. {_REPLAY}"
 )
@@ -147,7 +147,7 @@ def find_unreadable(pipeline: Pipeline, schemas: Sequence[Schema]) -> dict[str, 
                 found.setdefault(schema.schema, unreadable)
             elif misfit := find_mismatch(descriptor, name, types[name], numbers.get(name, ())):
                 unreadable = Unreadable(
-                    what=f"schema version {schema.schema}, field {misfit}", advice=_MISFIT
+                    what=f"schema version {schema.schema}, field {misfit}", advice=_MISMATCH
                 )
                 found.setdefault(schema.schema, unreadable)
     return found

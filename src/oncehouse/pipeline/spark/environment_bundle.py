@@ -86,14 +86,14 @@ def gather_packages(wanted: Iterable[str]) -> dict[str, metadata.Distribution]:
     waiting = [(*_split(name), True) for name in wanted]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
-        name, extras, asked = waiting.pop()
+        name, extras, is_requested = waiting.pop()
         if name in OF_SPARK or (name, extras) in seen:
             continue
         seen.add((name, extras))
         try:
             package = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            if asked:
+            if is_requested:
                 raise ConfigurationError(f"The package {name!a} is not installed here.") from None
             continue  # for another platform or Python, or an extra that is not installed
         found[normalize(name)] = package

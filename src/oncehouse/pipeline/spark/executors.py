@@ -38,7 +38,7 @@ _PYTHON_SETTING = "spark.pyspark.python"
 _UNPACKED = "environment"
 PATIENCE_SECONDS = 300.0
 REPORT_AFTER_SECONDS = 15.0
-_LOOK_SECONDS = 0.2
+_CHECK_SECONDS = 0.2
 _HOST = re.compile(r"\(TID \d+\) \(([^\s()]+) executor ([^\s()]+)\)")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _NO_MODULE = re.compile(r"No module named '?(oncehouse|pyspark)\b")
@@ -50,8 +50,8 @@ def executor_settings(pipeline: Pipeline) -> dict[str, str]:
     if (bound := choose_cache_bound(pipeline)) is not None:
         settings[f"spark.executorEnv.{BYTES_VARIABLE}"] = bound
     if not is_local(pipeline.spark.master):
-        told = version_check.write_versions(version_check.versions_here())
-        settings[f"spark.executorEnv.{version_check.VARIABLE}"] = told
+        versions = version_check.write_versions(version_check.versions_here())
+        settings[f"spark.executorEnv.{version_check.VARIABLE}"] = versions
         if (packed := pipeline.spark.environment) is not None:
             if "://" not in packed and not Path(packed).is_file():
                 raise ConfigurationError(
@@ -70,8 +70,8 @@ def choose_cache_bound(pipeline: Pipeline) -> str | None:
 
 def choose_python(pipeline: Pipeline) -> str:
     """What workers are started with; PySpark would take whichever Python is first on PATH."""
-    if asked := pipeline.spark.settings.get(_PYTHON_SETTING):
-        return asked
+    if chosen := pipeline.spark.settings.get(_PYTHON_SETTING):
+        return chosen
     if pipeline.spark.environment is not None and not is_local(pipeline.spark.master):
         return f"./{_UNPACKED}/bin/python"
     return os.environ.get(PYTHON_VARIABLE) or sys.executable
@@ -90,8 +90,8 @@ def await_executors(
 ) -> None:
     """Until the cluster has given one, or `stop` is set; Spark would wait for ever and say nothing."""
     where = f"{pipeline.spark.master} has given pipeline {pipeline.pipeline} no executor"
-    asked = "`spark.executor.memory`, `spark.executor.cores` and, on Kubernetes, the image"
-    began, told = time.monotonic(), False
+    conditions = "`spark.executor.memory`, `spark.executor.cores` and, on Kubernetes, the image"
+    began, reported = time.monotonic(), False
     while not stop.is_set():
         with translated_errors(pipeline.pipeline):
             if count_executors(spark):
@@ -100,12 +100,12 @@ def await_executors(
         if waited > PATIENCE_SECONDS:
             raise TransientError(
                 f"{where} within {waited:.0f} s. Look whether it has machines that are free and large enough for what "
-                f"spark.settings ask for ({asked}). Nothing was read or written."
+                f"spark.settings ask for ({conditions}). Nothing was read or written."
             )
-        if waited > REPORT_AFTER_SECONDS and not told:
+        if waited > REPORT_AFTER_SECONDS and not reported:
             say(f"{where} yet. Waiting.")
-            told = True
-        stop.wait(_LOOK_SECONDS)
+            reported = True
+        stop.wait(_CHECK_SECONDS)
 
 
 def count_executors(spark: SparkSession) -> int:
@@ -124,7 +124,9 @@ def check_executors(spark: SparkSession, pipeline: Pipeline) -> None:
     tasks = spark.sparkContext.defaultParallelism
     root = pipeline.ledger.files
     try:
-        found = spark.sparkContext.parallelize(range(tasks), tasks).map(lambda _: _look(root, path)).collect()
+        found = (
+            spark.sparkContext.parallelize(range(tasks), tasks).map(lambda _: _probe(root, path)).collect()
+        )
     except (Py4JError, PySparkException) as error:
         raise explain_failure(pipeline.pipeline, str(error)) from error
     finally:
@@ -148,7 +150,7 @@ def explain_failure(pipeline: str, text: str) -> OncehouseError:
     return rebuild_error(pipeline, text)
 
 
-def _look(root: str, path: str) -> ExecutorProbe:
+def _probe(root: str, path: str) -> ExecutorProbe:
     host = socket.gethostname()
     try:
         seen = FileStore(root).read_bytes(path) == path.encode()

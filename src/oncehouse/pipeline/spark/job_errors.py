@@ -82,8 +82,8 @@ def find_reason(text: str) -> str:
     if not causes:
         # PySpark names the call first, and gives the message of Java after a colon.
         causes = [line for line in lines if line.startswith(": ")] or lines[:1] or ["no reason was given"]
-    told = re.sub(r"^(Caused by)?: ", "", causes[-1])
-    return re.sub(r"^(?:[\w$]+\.)+([\w$]+): ", "", told).rstrip(".")
+    cause = re.sub(r"^(Caused by)?: ", "", causes[-1])
+    return re.sub(r"^(?:[\w$]+\.)+([\w$]+): ", "", cause).rstrip(".")
 
 
 def is_full(text: str) -> bool:

@@ -27,17 +27,17 @@ def is_local(master: str) -> bool:
 
 def require_master(pipeline: Pipeline, environment: Mapping[str, str] = os.environ) -> None:
     """Raise if it can be known without Spark that no master will give executors."""
-    asked = pipeline.spark.master
-    if asked == "yarn" and not any(environment.get(name) for name in _HADOOP_FOLDERS):
+    master = pipeline.spark.master
+    if master == "yarn" and not any(environment.get(name) for name in _HADOOP_FOLDERS):
         raise ConfigurationError(
             f"spark.master is yarn, but neither {' nor '.join(_HADOOP_FOLDERS)} is set. Set one of them to the "
             "folder that holds yarn-site.xml and core-site.xml of the cluster."
         )
-    problems = [_try_to_reach(*address) for address in standalone_addresses(asked)]
+    problems = [_try_to_reach(*address) for address in standalone_addresses(master)]
     if problems and all(problems):
         reasons = "; ".join(filter(None, problems))
         raise TransientError(
-            f"No Spark master answers at {asked} ({reasons}). Start it, or correct spark.master. Nothing was read or "
+            f"No Spark master answers at {master} ({reasons}). Start it, or correct spark.master. Nothing was read or "
             "written."
         )
 

@@ -287,8 +287,8 @@ def _secrets_by_file(secrets: Mapping[str, str], folder: Path) -> Iterator[None]
     with os.fdopen(open_private(path, new=False), "w", encoding="utf-8") as file:
         file.writelines(f"{_escape(name)}={_escape(value)}\n" for name, value in secrets.items())
     before = os.environ.get(_SUBMIT_ARGUMENTS)
-    asked = f"--load-spark-defaults --properties-file {shlex.quote(str(path))}"
-    os.environ[_SUBMIT_ARGUMENTS] = f"{asked} {before or 'pyspark-shell'}"
+    options = f"--load-spark-defaults --properties-file {shlex.quote(str(path))}"
+    os.environ[_SUBMIT_ARGUMENTS] = f"{options} {before or 'pyspark-shell'}"
     try:
         yield
     finally:
@@ -313,7 +313,7 @@ def _utf16(character: str) -> tuple[int, ...]:
     return tuple(int.from_bytes(raw[at : at + 2]) for at in range(0, len(raw), 2))
 
 
-def master(asked: str) -> str:
+def master(address: str) -> str:
     """A local master that gives a failed task three more chances, as a cluster does."""
-    found = _LOCAL.match(asked)
-    return f"local[{found[2] or '1'}, 4]" if found else asked
+    found = _LOCAL.match(address)
+    return f"local[{found[2] or '1'}, 4]" if found else address

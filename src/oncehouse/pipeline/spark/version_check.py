@@ -77,9 +77,9 @@ def require_driver_versions() -> None:
 
     A driver that passes none runs on this machine.
     """
-    if not (told := os.environ.get(VARIABLE)):
+    if not (written := os.environ.get(VARIABLE)):
         return
-    if differences := find_differences(read_versions(told), versions_here()):
+    if differences := find_differences(read_versions(written), versions_here()):
         raise ConfigurationError(
             f"The executor on {socket.gethostname()} ({sys.executable}) differs from the driver: "
             f"{', '.join(differences)}. Nothing was read or written. {BUNDLE_ADVICE}"

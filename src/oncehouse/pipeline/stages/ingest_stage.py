@@ -101,19 +101,19 @@ class IngestLeaseHolder:
 
     def keep_compact(self, stop: threading.Event) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
-        told, preparing = "", False
+        reported, preparing = "", False
         while not stop.wait(0.0 if preparing else _COMPACT_SECONDS):
             try:
                 with translated_errors(self._pipeline.pipeline):
                     preparing = not self._handler.rekeys and self._change_rule()
                     with self._filing:
                         compact(self._spark, self._pipeline, self._catalog, self._lease.token)
-                told = ""
+                reported = ""
             except TransientError as error:
                 preparing = False
-                if str(error) != told:
+                if str(error) != reported:
                     self._say(str(error))
-                told = str(error)
+                reported = str(error)
 
     def _change_rule(self) -> bool:
         """Prepare a part of another identity rule while epochs go on, or let it take effect; says whether to go on."""

@@ -46,7 +46,7 @@ from oncehouse.pipeline.spark.arrow_batches import HandoverChooser
 from oncehouse.pipeline.spark.job_errors import rebuild_error, translated_errors
 from oncehouse.pipeline.spark.session import scratch_folder
 from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
-from oncehouse.pipeline.stages.server_watch import TIMEOUT_SECONDS, Server, ServerWatch
+from oncehouse.pipeline.stages.server_watch import TIMEOUT_SECONDS, ServerWatch, WatchedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,7 +59,7 @@ _log = logging.getLogger("oncehouse.pipeline")
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
-_LOOKS_A_SECOND = 10
+_POLLS_A_SECOND = 10
 
 
 class KafkaIngestStage(IngestLeaseHolder):
@@ -87,7 +87,7 @@ class KafkaIngestStage(IngestLeaseHolder):
         probe = KafkaProbe(
             self._topics.kafka, group=group_of(self._pipeline.pipeline), timeout_seconds=TIMEOUT_SECONDS
         )
-        kafka = Server(
+        kafka = WatchedServer(
             name=f"Kafka at {self._topics.kafka.bootstrap_servers}",
             find_trouble=probe.find_trouble,
             meanwhile="Nothing is read until it does; what was read is loaded.",
@@ -99,7 +99,7 @@ class KafkaIngestStage(IngestLeaseHolder):
             probe.close()
 
     def _run_streams(self, stop: threading.Event, *, once: bool) -> None:
-        failures, told = 0, ""
+        failures, reported = 0, ""
         # Events wait for a new rule only where the old one is not known, or where nothing goes on anyway.
         self._handler.rekeys = once or under_ledgers_rule(self._pipeline, self._catalog) is None
         while not stop.is_set():
@@ -113,11 +113,11 @@ class KafkaIngestStage(IngestLeaseHolder):
                 if once and failures >= _TRIES_WHEN_DRAINING:
                     raise
                 pause_seconds = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2**failures)
-                if self._settled or str(error) != told:
+                if self._settled or str(error) != reported:
                     self._say(
                         f"{error} Starting again in {pause_seconds:.0f} s, and then as often as it takes."
                     )
-                told = str(error)
+                reported = str(error)
                 stop.wait(pause_seconds)
 
     def _run_stream(self, stop: threading.Event, *, once: bool) -> None:
@@ -281,8 +281,8 @@ class KafkaIngestStage(IngestLeaseHolder):
 
         # It raises what ended the query; the caller asks for that when everything has been put away.
         with suppress(StreamingQueryException):
-            pause = cast("int", 1 / _LOOKS_A_SECOND)  # A part of a second is allowed, whatever its type says.
-            for _ in range(_LOOKS_A_SECOND):
+            pause = cast("int", 1 / _POLLS_A_SECOND)  # A part of a second is allowed, whatever its type says.
+            for _ in range(_POLLS_A_SECOND):
                 if query.awaitTermination(pause) or self._resizing.is_set():
                     return
 
@@ -294,16 +294,16 @@ class KafkaIngestStage(IngestLeaseHolder):
 
 
 def _read_progress(query: StreamingQuery) -> StreamProgress | None:
-    told = query.lastProgress
-    if told is None:
+    progress = query.lastProgress
+    if progress is None:
         return None
     return StreamProgress(
-        batch=told.batchId,
-        records=told.numInputRows,
+        batch=progress.batchId,
+        records=progress.numInputRows,
         # Spark has no rate for a first or an empty trigger, and says NaN.
-        input_per_second=_number(told.inputRowsPerSecond),
-        processed_per_second=_number(told.processedRowsPerSecond),
-        phase_seconds={phase: took / 1000 for phase, took in told.durationMs.items()},
+        input_per_second=_number(progress.inputRowsPerSecond),
+        processed_per_second=_number(progress.processedRowsPerSecond),
+        phase_seconds={phase: took / 1000 for phase, took in progress.durationMs.items()},
     )
 
 

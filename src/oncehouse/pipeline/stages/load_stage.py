@@ -26,12 +26,12 @@ from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.leases import LeasePauses
-from oncehouse.ledger.models import Batch, BatchStatus, Lease, Part
+from oncehouse.ledger.models import BatchStatus, Lease, LedgerBatch, Part
 from oncehouse.pipeline.checks.preflight import read_tables, require_tables
 from oncehouse.pipeline.load.batch_planner import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
 from oncehouse.pipeline.load.insert_rate import TableRates
 from oncehouse.pipeline.load.insert_task import AttemptResult, load
-from oncehouse.pipeline.stages.server_watch import Server, ServerWatch
+from oncehouse.pipeline.stages.server_watch import ServerWatch, WatchedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ class LoadStage:
         self._facts: dict[str, TableFacts] = {}
         self._client = connect(pipeline.clickhouse)
         self._server = ServerWatch(
-            Server(
+            WatchedServer(
                 name=f"ClickHouse at {self._client.address}",
                 find_trouble=self._client.find_trouble,
                 meanwhile="What is read waits in the ledger, and is inserted in large batches when it is back.",
@@ -90,7 +90,7 @@ class LoadStage:
             LeasePauses(catalog, lease),
             say=say,
         )
-        self._in_flight: dict[str, tuple[Batch, Future[_Ended]]] = {}
+        self._in_flight: dict[str, tuple[LedgerBatch, Future[_Ended]]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
         self._rates = TableRates(
@@ -99,7 +99,7 @@ class LoadStage:
 
     def run(self, stop: threading.Event, drain: threading.Event) -> None:
         """Until `stop` is set, or until `drain` is set and everything that can be loaded is loaded."""
-        told = ""
+        reported = ""
         with (
             self._server.watching(),
             ThreadPoolExecutor(len(self._tables), thread_name_prefix="oncehouse-load") as pool,
@@ -107,11 +107,11 @@ class LoadStage:
             while not (stop.is_set() and not self._in_flight):
                 try:
                     busy = self._step(pool, stopping=stop.is_set(), draining=drain.is_set())
-                    told = ""
+                    reported = ""
                 except TransientError as error:
-                    if str(error) != told:
-                        told = str(error)
-                        self._say(told)
+                    if str(error) != reported:
+                        reported = str(error)
+                        self._say(reported)
                     busy = True
                     time.sleep(_AWAY_SECONDS)
                 if drain.is_set() and not busy:
@@ -151,7 +151,7 @@ class LoadStage:
     def _cut(
         self,
         parts: Sequence[Part],
-        waiting: Sequence[Batch],
+        waiting: Sequence[LedgerBatch],
         parked: Counter[str],
         now: float,
         *,
@@ -190,8 +190,8 @@ class LoadStage:
         """On this process's own clock: the catalog's may be set back."""
         return time.monotonic() - times.get(table, float("-inf"))
 
-    def _due(self, waiting: Sequence[Batch], now: float) -> list[Batch]:
-        due: dict[str, Batch] = {}
+    def _due(self, waiting: Sequence[LedgerBatch], now: float) -> list[LedgerBatch]:
+        due: dict[str, LedgerBatch] = {}
         for batch in waiting:
             table = batch.table
             if table in self._in_flight or table in due:
@@ -201,7 +201,7 @@ class LoadStage:
                 due[table] = batch
         return list(due.values())
 
-    def _load(self, batch: Batch) -> _Ended:
+    def _load(self, batch: LedgerBatch) -> _Ended:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
         about = {"batch": batch.batch_id, "table": batch.table}
         with (
@@ -216,7 +216,7 @@ class LoadStage:
                 parts_share=self._rates.read_parts_share(batch.table, result),
             )
 
-    def _send(self, batch: Batch) -> AttemptResult:
+    def _send(self, batch: LedgerBatch) -> AttemptResult:
         started = time.monotonic()
         result = load(
             self._spark,
@@ -253,7 +253,7 @@ class LoadStage:
                 self._last_start[table] = max(self._last_start[table], ended.inserting_at)
                 self._last_cut[table] = max(self._last_cut.get(table, 0.0), ended.inserting_at)
 
-    def _facts_for(self, batch: Batch) -> TableFacts | None:
+    def _facts_for(self, batch: LedgerBatch) -> TableFacts | None:
         """The table's facts; read again before a retry, because the table may have changed."""
         if batch.attempts or batch.table not in self._facts:
             with suppress(OncehouseError):  # the insert itself will say what is wrong

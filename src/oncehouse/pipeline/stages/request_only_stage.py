@@ -20,7 +20,7 @@ from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 if TYPE_CHECKING:
     from oncehouse.pipeline.stages.supervisor import StageSupervisor
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
 class RequestOnlyStage:
@@ -28,21 +28,21 @@ class RequestOnlyStage:
         self._stages = stages
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
-        told = ""
+        reported = ""
         while not stop.is_set():
             try:
                 if requests.open_requests(self._stages.catalog):
                     self._perform(stop)
-                told = ""
+                reported = ""
             except (LeaseHeldError, TransientError) as error:
                 if once:
                     raise
-                if str(error) != told and isinstance(error, TransientError):
+                if str(error) != reported and isinstance(error, TransientError):
                     self._stages.say(str(error))
-                told = str(error)
+                reported = str(error)
             if once:
                 return
-            stop.wait(_LOOK_SECONDS)
+            stop.wait(_CHECK_SECONDS)
 
     def keep_compact(self, stop: threading.Event) -> None:
         """The process that writes epochs merges segments."""

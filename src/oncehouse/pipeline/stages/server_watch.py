@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class WatchedServer:
     name: str
     """With its address, as messages name it."""
     find_trouble: Callable[[], str | None]
@@ -34,7 +34,7 @@ class Server:
 class ServerWatch:
     def __init__(
         self,
-        server: Server,
+        server: WatchedServer,
         pauses: LeasePauses,
         *,
         say: Callable[[str], None],
@@ -46,7 +46,7 @@ class ServerWatch:
         self._now = now
         self._lock = threading.Lock()
         self._failures = 0
-        self._asked_at = float("-inf")
+        self._probed_at = float("-inf")
         self._away_since: float | None = None
 
     @contextmanager
@@ -63,7 +63,7 @@ class ServerWatch:
 
     def is_away(self) -> bool:
         """For whoever decides by it: asked now, unless it was away a moment ago."""
-        if self._away_since is not None and self._now() - self._asked_at < PROBE_SECONDS:
+        if self._away_since is not None and self._now() - self._probed_at < PROBE_SECONDS:
             return True
         return self.ask(patient=False)
 
@@ -71,7 +71,7 @@ class ServerWatch:
         """Whether the server is away. A patient asker takes no single failure for an outage."""
         trouble = self._server.find_trouble()
         with self._lock:
-            self._asked_at = self._now()
+            self._probed_at = self._now()
             self._failures = 0 if trouble is None else self._failures + 1
             if trouble is None:
                 self._report_back()

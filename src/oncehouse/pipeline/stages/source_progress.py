@@ -97,7 +97,7 @@ class ProgressDeclarer:
         self._topics = topics
         self._say = say
         self._readings = SourceSnapshots()
-        self._told = ""
+        self._reported = ""
         self._due = dict.fromkeys((name for name, _ in self._declared), -math.inf)
 
     def run(self, stop: threading.Event) -> None:
@@ -117,12 +117,12 @@ class ProgressDeclarer:
             self._readings.settle(arrival)
             # Asked again: what is missing is looked at after it is known what is settled.
             self._declare_all(read_arrival(self._catalog), at_once=not reads_kafka)
-            self._told = ""
+            self._reported = ""
         except (OncehouseError, TimeoutError) as error:
             what = str(error) or "Kafka did not answer in time"
-            if what != self._told:
+            if what != self._reported:
                 self._say(f"How far tables have come cannot be declared to the etl scheduler: {what}")
-            self._told = what
+            self._reported = what
 
     def _read(self) -> SourceSnapshot:
         clock_ms = math.floor(self._client.now() * 1000)

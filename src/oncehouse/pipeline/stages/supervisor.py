@@ -203,7 +203,7 @@ class StageSupervisor:
         return tuple(held)
 
     def _acquire_all(self, held: list[Lease], *, wait: bool) -> None:
-        told = False
+        reported = False
         holder = describe_holder()
         for stage in self._stages:
             while not self.stop.is_set():
@@ -216,9 +216,9 @@ class StageSupervisor:
                 except LeaseHeldError as error:
                     if not wait:
                         raise
-                    if not told:
+                    if not reported:
                         self.say(f"{error} Waiting.")
-                        told = True
+                        reported = True
                     self.stop.wait(1.0)
 
     def _release(self, held: Sequence[Lease]) -> None:
@@ -247,11 +247,11 @@ class StageSupervisor:
 
     def _retain(self) -> None:
         rounds = 0
-        told, told_error = False, ""
+        reported, reported_error = False, ""
         # A run that has nothing to wait for still does one round.
         while not self.stop.is_set() or (rounds == 0 and self._failure is None):
             try:
-                told = told or self._report_clock_jump()
+                reported = reported or self._report_clock_jump()
                 with self.filing, translated_errors(self.pipeline.pipeline):
                     retain(
                         self.pipeline,
@@ -265,9 +265,9 @@ class StageSupervisor:
                 raise
             except OncehouseError as error:
                 # Damage among old files must not keep new events out; it is named here and by `verify`.
-                if str(error) != told_error:
+                if str(error) != reported_error:
                     self.say(str(error))
-                told_error = str(error)
+                reported_error = str(error)
             rounds += 1
             self.stop.wait(RETENTION_SECONDS)
 

@@ -71,8 +71,8 @@ class OutboxStorage:
         oldest: ColumnElement[Any] = func.min(operations.c.created_at)
         if connection.dialect.name == "postgresql":
             oldest = extract("epoch", oldest)
-        asked = select(func.count(), DatabaseClock() - cast(oldest, Float(53)))
-        count, age = connection.execute(asked.where(operations.c.sync == sync)).one()
+        query = select(func.count(), DatabaseClock() - cast(oldest, Float(53)))
+        count, age = connection.execute(query.where(operations.c.sync == sync)).one()
         return OperationBacklog(count=count, oldest_seconds=None if age is None else max(0.0, age))
 
 

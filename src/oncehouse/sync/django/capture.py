@@ -81,20 +81,20 @@ def _wrap(original: Callable[..., Any], capturing: Callable[..., Any]) -> Callab
 def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = None) -> list[Any]:
     """As Django's own, but the keys are returned too, also where Django asks for nothing."""
     _refuse_moves_on_conflict(compiler, watches)
-    asked = list(returning_fields or ())
+    wanted = list(returning_fields or ())
     single = find_single_watch(compiler.connection, watches)
-    if single is not None and single.is_whole_number and {field.column for field in asked} <= single.columns:
+    if single is not None and single.is_whole_number and {field.column for field in wanted} <= single.columns:
         compiler.returning_fields = list(single.fields)
         keys = [key for statement in compiler.as_sql() for key in insert_rows(compiler, single, statement)]
-        return keys if asked else []
-    fields = fields_of(watches, extra_fields=asked)
+        return keys if wanted else []
+    fields = fields_of(watches, extra_fields=wanted)
     compiler.returning_fields = fields
     rows = [
         row
         for statement in compiler.as_sql()
         for row in run_and_record(compiler, watches, OperationKind.INSERT, fields, statement)
     ]
-    return [tuple(row[: len(asked)]) for row in rows] if asked else []
+    return [tuple(row[: len(wanted)]) for row in rows] if wanted else []
 
 
 def _refuse_moves_on_conflict(compiler: Any, watches: Sequence[Watch]) -> None:
@@ -157,15 +157,15 @@ def _update_returning(compiler: Any, watches: Sequence[Watch], returning_fields:
 
 
 def _run_update(
-    compiler: Any, watches: Sequence[Watch], statement: Statement, asked: Sequence[Any]
+    compiler: Any, watches: Sequence[Watch], statement: Statement, wanted: Sequence[Any]
 ) -> list[Any]:
     losing = _find_losing(compiler, watches)
     if not losing:
-        return _run_returning(compiler, watches, OperationKind.UPDATE, statement, asked)
+        return _run_returning(compiler, watches, OperationKind.UPDATE, statement, wanted)
     # Where a key itself is changed, the row of the old one has to be looked after as well.
     with transaction.atomic(using=compiler.connection.alias, savepoint=False):
         narrowed = _narrow(compiler, _record_old_keys(compiler, losing))
-        return _run_returning(narrowed, watches, OperationKind.UPDATE, narrowed.as_sql(), asked)
+        return _run_returning(narrowed, watches, OperationKind.UPDATE, narrowed.as_sql(), wanted)
 
 
 def _delete(compiler: Any, watches: Sequence[Watch], result_type: Any) -> Any:
@@ -189,14 +189,14 @@ class _Counted(nullcontext[Any]):
 
 
 def _run_returning(
-    compiler: Any, watches: Sequence[Watch], kind: OperationKind, statement: Statement, asked: Sequence[Any]
+    compiler: Any, watches: Sequence[Watch], kind: OperationKind, statement: Statement, wanted: Sequence[Any]
 ) -> list[Any]:
     """The rows that the statement changed, with what Django asked of them."""
-    fields = fields_of(watches, extra_fields=asked)
+    fields = fields_of(watches, extra_fields=wanted)
     sql, params = statement
     returning = (f"{sql} RETURNING {names_of(compiler, fields)}", params)
     rows = run_and_record(compiler, watches, kind, fields, returning)
-    return [tuple(row[: len(asked)]) for row in rows]
+    return [tuple(row[: len(wanted)]) for row in rows]
 
 
 def _record_old_keys(compiler: Any, watches: Sequence[Watch]) -> list[Any]:

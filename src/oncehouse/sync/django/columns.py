@@ -35,7 +35,7 @@ class Column:
 
 def read_columns(model: Any, overrides: Mapping[str, Any]) -> tuple[ReadColumn, ...]:
     """Derived columns in the order of the fields, changed by the overrides; new ones behind them."""
-    fields = {field.attname: field for field in model._meta.concrete_fields}  # noqa: SLF001 - Django's public door
+    fields = {field.attname: field for field in model._meta.concrete_fields}  # noqa: SLF001 - Django's public interface
     many = {field.name: field for field in model._meta.many_to_many}  # noqa: SLF001
     names = {field.name: field.attname for field in fields.values()}
     chosen = {names.get(name, name): value for name, value in overrides.items()}
@@ -74,7 +74,7 @@ def _override(name: str, value: Any, model: Any) -> ReadColumn:
 
 def _find_field(model: Any, name: str) -> Any:
     try:
-        return model._meta.get_field(name)  # noqa: SLF001 - Django's public door to a model
+        return model._meta.get_field(name)  # noqa: SLF001 - Django's public interface of a model
     except FieldDoesNotExist:
         # An annotation of the queryset, or a path over relations; Django tells if it is neither.
         return None
@@ -96,7 +96,7 @@ def _derive(name: str, field: Any, type_: str) -> ReadColumn:
 
 
 def _derive_many(name: str, field: Any, type_: str) -> ReadColumn:
-    through = field.remote_field.through._meta  # noqa: SLF001 - Django's public door to a model
+    through = field.remote_field.through._meta  # noqa: SLF001 - Django's public interface of a model
     for link in (field.m2m_field_name(), field.m2m_reverse_field_name()):
         if not through.get_field(link).target_field.primary_key:
             raise ConfigurationError(
@@ -107,4 +107,4 @@ def _derive_many(name: str, field: Any, type_: str) -> ReadColumn:
 
 
 def _many_type(field: Any) -> str:
-    return f"Array({choose_type(field.remote_field.model._meta.pk)})"  # noqa: SLF001 - Django's public door
+    return f"Array({choose_type(field.remote_field.model._meta.pk)})"  # noqa: SLF001 - Django's public interface

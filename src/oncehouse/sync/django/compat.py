@@ -90,7 +90,7 @@ class ClickHouseModel(ModelSync):
     @classmethod
     def derive_columns(cls) -> tuple[ReadColumn, ...]:
         own = {name: value for name, value in _declared(cls).items() if name not in cls.engine.own_columns()}
-        meta = cls.django_model._meta  # noqa: SLF001 - Django's public door to a model
+        meta = cls.django_model._meta  # noqa: SLF001 - Django's public interface of a model
         unnamed = [field.attname for field in meta.concrete_fields]
         unnamed += [field.name for field in meta.many_to_many]
         return read_columns(cls.django_model, {**dict.fromkeys(unnamed), **own, **cls.columns})

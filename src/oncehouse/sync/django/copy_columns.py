@@ -65,7 +65,7 @@ class KeyInArray(Lookup):
 
 
 def filter_keys(queryset: Any, keys: Sequence[Any]) -> Any:
-    field = queryset.model._meta.pk  # noqa: SLF001 - Django's public door to a model
+    field = queryset.model._meta.pk  # noqa: SLF001 - Django's public interface of a model
     if connections[queryset.db].vendor == "postgresql" and _kind_of(field) in {WHOLE, UUID_TEXT}:
         return queryset.filter(KeyInArray(F("pk"), keys))
     return queryset.filter(pk__in=keys)

@@ -20,7 +20,7 @@ from oncehouse.errors import PermanentError
 
 def key_fields(model: Any) -> tuple[Any, ...]:
     """Django before 5.2 knows keys of one field only."""
-    meta = model._meta  # noqa: SLF001 - Django's public door to a model
+    meta = model._meta  # noqa: SLF001 - Django's public interface of a model
     return tuple(getattr(meta, "pk_fields", None) or (meta.pk,))
 
 

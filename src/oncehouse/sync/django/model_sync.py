@@ -57,7 +57,7 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def describe_source(cls) -> ModelSource:
-        meta = cls.django_model._meta  # noqa: SLF001 - Django's public door to a model
+        meta = cls.django_model._meta  # noqa: SLF001 - Django's public interface of a model
         return ModelSource(
             label=meta.label,
             table=meta.db_table.replace(".", "_").strip('"'),
@@ -111,7 +111,7 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def estimate_rows(cls) -> int:
-        alias, meta = cls.source_alias(), cls.django_model._meta  # noqa: SLF001 - Django's public door
+        alias, meta = cls.source_alias(), cls.django_model._meta  # noqa: SLF001 - Django's public interface
         known = read_statistics(cls.open_source(), connections[alias].ops.quote_name(meta.db_table))
         if known is not None:
             return known
@@ -192,12 +192,12 @@ def _read_rows(columns: tuple[ReadColumn, ...], queryset: Any, keys: Sequence[An
         for place, column in enumerate(columns)
         if column.many is None and not isinstance(column.source, str)
     }
-    asked = [
+    names = [
         "pk" if column.many else column.source if isinstance(column.source, str) else f"oncehouse_{place}"
         for place, column in enumerate(columns)
     ]
     rows = (
-        queryset.annotate(**expressions).values_list(*asked) if expressions else queryset.values_list(*asked)
+        queryset.annotate(**expressions).values_list(*names) if expressions else queryset.values_list(*names)
     )
     changed = {
         place: _query_many(column.many, queryset.db, keys) if column.many else column.convert

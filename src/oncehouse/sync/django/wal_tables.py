@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe_wal_table(sync: type[ModelSync]) -> WalTable:
-    meta = sync.django_model._meta.concrete_model._meta  # noqa: SLF001 - Django's public door to a model
+    meta = sync.django_model._meta.concrete_model._meta  # noqa: SLF001 - Django's public interface of a model
     columns: dict[str, str] = {}
     refused: list[str] = []
     if sync.django_model_serializer is not None:

@@ -71,7 +71,7 @@ def find_watches(table: str, alias: str) -> tuple[Watch, ...]:
 
 
 def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
-    meta = sync.django_model._meta  # noqa: SLF001 - Django's public door to a model
+    meta = sync.django_model._meta  # noqa: SLF001 - Django's public interface of a model
     yield meta.db_table, Watch(sync=sync, fields=key_fields(sync.django_model), is_own=True)
     for parent in meta.get_parent_list():
         # A row of a child is spread over the tables of its parents, under the same key.

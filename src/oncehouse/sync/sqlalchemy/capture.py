@@ -256,19 +256,19 @@ def _plan_by_key(
     """Where the statement's condition says which rows it changes, as in every flush. None where it does not."""
     kind = _kind_of(statement)
     changed_keys: list[ChangedKeys] = []
-    looked_up: list[Watch] = []
+    found_by_query: list[Watch] = []
     for watch in watches:
         change = statements.fixed_keys(statement, watch.columns, parameters)
         if change is None:
-            looked_up.append(watch)
+            found_by_query.append(watch)
             continue
         before, after = change
         if before != after:
             changed_keys.append(ChangedKeys(watch=watch, kind=OperationKind.DELETE, keys=before))
         changed_keys.append(ChangedKeys(watch=watch, kind=kind, keys=after))
     key = tuple(table.primary_key)
-    rows = statements.fixed_keys(statement, key, parameters) if looked_up and key else ([], [])
-    if rows is None or (looked_up and not key):
+    rows = statements.fixed_keys(statement, key, parameters) if found_by_query and key else ([], [])
+    if rows is None or (found_by_query and not key):
         return None
     old = [
         ChangedKeys(
@@ -276,7 +276,7 @@ def _plan_by_key(
             kind=kind,
             keys=read_columns(connection, key, rows[0], columns=watch.columns, lock=True),
         )
-        for watch in looked_up
+        for watch in found_by_query
         if kind is OperationKind.DELETE or statements.sets_any(statement, watch.columns, parameters)
     ]
     if any(len(one.keys) < len(rows[0]) for one in old):
@@ -285,7 +285,7 @@ def _plan_by_key(
 
     def collect(_result: Any) -> Iterable[ChangedKeys]:
         yield from (*changed_keys, *old)
-        for watch in looked_up if kind is OperationKind.UPDATE else ():
+        for watch in found_by_query if kind is OperationKind.UPDATE else ():
             yield ChangedKeys(
                 watch=watch, kind=kind, keys=read_columns(connection, key, rows[1], columns=watch.columns)
             )

@@ -146,18 +146,18 @@ class ModelSync(CoreModelSync):
     @classmethod
     def list_keys(cls, after: str | None, limit: int) -> list[str]:
         columns = _key_attributes(cls)
-        asked = select(*columns).order_by(*columns).limit(limit)
+        query = select(*columns).order_by(*columns).limit(limit)
         if after is not None:
             values = [
                 literal(value, column.type)
                 for value, column in zip(cls.parse_key(after), columns, strict=True)
             ]
-            asked = asked.where(
+            query = query.where(
                 columns[0] > values[0] if len(columns) == 1 else tuple_(*columns) > tuple_(*values)
             )
         what = f"Sync {cls.declaration().name}: reading keys"
         with open_reader(cls.open_source(), what, absent=ABSENT) as connection:
-            return cls.encode_keys(tuple(row) for row in connection.execute(asked))
+            return cls.encode_keys(tuple(row) for row in connection.execute(query))
 
     @classmethod
     def estimate_rows(cls) -> int:
@@ -169,11 +169,11 @@ class ModelSync(CoreModelSync):
             )
         if known is not None:
             return known
-        asked = select(func.count()).select_from(select(*_key_attributes(cls)).subquery())
+        query = select(func.count()).select_from(select(*_key_attributes(cls)).subquery())
         with open_reader(
             engine, f"Sync {cls.declaration().name}: counting rows", absent=ABSENT
         ) as connection:
-            return int(connection.execute(asked).scalar_one())
+            return int(connection.execute(query).scalar_one())
 
     @classmethod
     def register(
@@ -233,12 +233,12 @@ def _read_rows(
 ) -> Iterator[Row]:
     columns = sync.model_columns()
     # Labelled, so that two columns of the same name are two.
-    asked = [
+    labelled = [
         column.source.label(f"oncehouse_{place}")
         for place, column in enumerate(columns)
         if column.many is None
     ]
-    statement = sync.get_sync_select(keys).with_only_columns(*asked, maintain_column_froms=True)
+    statement = sync.get_sync_select(keys).with_only_columns(*labelled, maintain_column_froms=True)
     linked = {
         column.name: _query_many(connection, sync, column.many, keys) for column in columns if column.many
     }

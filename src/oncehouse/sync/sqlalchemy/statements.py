@@ -1,6 +1,7 @@
 """What an INSERT, UPDATE or DELETE says of the rows that it changes. Pure: nothing is run here.
 
-Attributes with an underscore are read of statements, whose parts have no other door; never of results or connections.
+Attributes with an underscore are read of statements, whose parts have no other interface, never of results or
+connections.
 """
 
 # ruff: noqa: SLF001 - see above

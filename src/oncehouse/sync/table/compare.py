@@ -93,8 +93,8 @@ class VisibleRows:
     def is_same(self, present: Sequence[Row], absent: Sequence[Row]) -> bool:
         """Whether count and checksum of these rows are those of the rows shown for all these keys."""
         totals = {
-            side: (count, checksum)
-            for side, count, checksum in self._ask(
+            source: (count, checksum)
+            for source, count, checksum in self._ask(
                 f"SELECT {_SIDE}, count(), sum({_HASH}) FROM ("  # noqa: S608
                 f"SELECT 0 AS {_SIDE}, {self._hash} AS {_HASH} FROM {_SENT} WHERE {_ABSENT} = 0 "
                 f"UNION ALL SELECT 1, {self._hash} FROM ({self._shown()})) GROUP BY {_SIDE}",

@@ -6,7 +6,7 @@ import pytest
 
 from oncehouse.config.pipeline import Kafka
 from oncehouse.pipeline.dead_letters import kafka_export
-from oncehouse.pipeline.dead_letters.kafka_export import export_letters
+from oncehouse.pipeline.dead_letters.kafka_export import export_dead_letters
 
 
 class AskedError(Exception):
@@ -20,4 +20,4 @@ def test_what_a_topic_has_is_read_under_a_group_that_the_pipelines_user_may_read
     monkeypatch.setattr(kafka_export, "Consumer", open_consumer)
     kafka = Kafka(bootstrap_servers="127.0.0.1:9", topics=["events"])
     with pytest.raises(AskedError, match=r"^oncehouse-shop$"):
-        export_letters(kafka, "shop", "letters", [], partitions=[0])
+        export_dead_letters(kafka, "shop", "letters", [], partitions=[0])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from oncehouse.column_types.parser import parse_type
-from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.models import DeadLetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
@@ -59,7 +59,7 @@ def test_a_misfit_is_a_letter_of_text_that_becomes_a_row_once_its_field_takes_it
     wide = make_plan(tmp_path, "UInt64", epoch=2, format=JsonFormat(), topics=("orders", TOPIC))
     files = (done.letters[0].file,)
     again = replay(
-        ReplayPlan(read=wide, attempt="l0", files=files, selection=Selection(), kind=LetterKind.DEAD)
+        ReplayPlan(read=wide, attempt="l0", files=files, selection=Selection(), kind=DeadLetterKind.DEAD)
     )
     assert (again.read, again.chunks[0].events, again.letters[0].reasons) == (2, 1, {"missing_field": 1})
     assert read_rows(store, again.chunks[0].parts[0].file).to_pydict()["id"] == [300]

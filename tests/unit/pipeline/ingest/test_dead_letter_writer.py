@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.models import DeadLetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.ingest import dead_letter_writer
@@ -42,7 +42,7 @@ def write(
 ) -> tuple[tuple[DeadLetterManifest, ...], tuple[DeadLetterManifest, ...]]:
     """Files of records that wait, and of dead letters."""
     plan = make_read_plan(store.root, part_rows=max(map(len, files)), part_bytes=1 << 30)
-    dead = DeadLetterWriter(plan, store, "r", LetterKind.DEAD)
+    dead = DeadLetterWriter(plan, store, "r", DeadLetterKind.DEAD)
     waiting = WaitingWriter(plan, store, "r", overflow=dead)
     for schemas in files:
         waiting.add(make_columns(schemas))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.models import LetterKind, Schema
+from oncehouse.ledger.models import DeadLetterKind, Schema
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.identity_rule import Rule
@@ -256,7 +256,7 @@ def test_records_of_an_unknown_schema_wait_with_their_bytes_and_the_others_say_t
         {"offset": 2, "value": values[2], "schema": "2"},
     ]
     (letters,) = manifest.letters
-    assert (letters.kind, letters.reasons) == (LetterKind.WAITING, {"4": 1})
+    assert (letters.kind, letters.reasons) == (DeadLetterKind.WAITING, {"4": 1})
     (waiting,) = read_rows(store, letters.file).to_pylist()
     assert (waiting["offset"], waiting["value"], waiting["schema"]) == (1, values[1], "4")
     assert manifest.read == 3

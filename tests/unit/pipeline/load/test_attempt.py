@@ -18,7 +18,7 @@ from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.catalog import batches
-from oncehouse.ledger.models import Attempt, Batch, BatchStatus
+from oncehouse.ledger.models import Attempt, BatchStatus, LedgerBatch
 from oncehouse.pipeline.load import attempt as attempts
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.load.attempt import blocks_since, is_doubtful, may_forget_attempt, open_attempt
@@ -103,7 +103,7 @@ PIPELINE = SimpleNamespace(
     clickhouse=ClickHouse(url="http://fake:8123", insert_timeout=60.0),
     ledger=SimpleNamespace(files="/nowhere"),
 )
-WAITING = Batch(
+WAITING = LedgerBatch(
     batch_id=BATCH,
     table="events",
     status=BatchStatus.RETRY,

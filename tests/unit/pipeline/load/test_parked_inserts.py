@@ -11,14 +11,14 @@ from oncehouse.clickhouse.errors import classify
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import batches
-from oncehouse.ledger.models import Attempt, Batch, BatchStatus
+from oncehouse.ledger.models import Attempt, BatchStatus, LedgerBatch
 from oncehouse.pipeline.load.parked_inserts import end_parked_inserts
 
 NOW = 10_000.0
 
 
-def batch(name: str, status: BatchStatus) -> Batch:
-    return Batch(
+def batch(name: str, status: BatchStatus) -> LedgerBatch:
+    return LedgerBatch(
         batch_id=name,
         table="events",
         status=status,

@@ -11,7 +11,7 @@ import pytest
 
 from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.catalog.packs import Bundle
+from oncehouse.ledger.catalog.packs import PackBundle
 from oncehouse.ledger.models import DuplicateFile, FileRef, KeyFile, Part
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
@@ -42,7 +42,7 @@ def make_block(first: int) -> pa.RecordBatch:
     )
 
 
-def make_bundle(epoch: int, chunk: ChunkManifest) -> Bundle:
+def make_bundle(epoch: int, chunk: ChunkManifest) -> PackBundle:
     part = Part(
         part=f"part-{epoch}",
         epoch=epoch,
@@ -57,7 +57,9 @@ def make_bundle(epoch: int, chunk: ChunkManifest) -> Bundle:
     key_file = KeyFile(
         key_file=f"keys-{epoch}", ordinal=0, events=chunk.events, keys=chunk.keys, raw=chunk.raw
     )
-    return Bundle(epoch=epoch, registered_at=0.0, key_files=(key_file,), parts=(part,), duplicate_files=())
+    return PackBundle(
+        epoch=epoch, registered_at=0.0, key_files=(key_file,), parts=(part,), duplicate_files=()
+    )
 
 
 def test_a_pack_holds_the_rows_of_arrow_and_parquet_files(tmp_path):
@@ -112,7 +114,7 @@ def test_a_file_that_was_damaged_is_not_packed_as_if_it_were_sound(tmp_path, kin
         pack_task(PackPlan(files_root=str(tmp_path), out="packs/1", bundles=(bundle,)))
 
 
-def store_rows(store: FileStore, bundle: Bundle) -> tuple[list[object], list[object]]:
+def store_rows(store: FileStore, bundle: PackBundle) -> tuple[list[object], list[object]]:
     return (
         read_rows(store, bundle.key_files[0].raw).to_pylist(),
         read_rows(store, bundle.parts[0].file).to_pylist(),

@@ -3,17 +3,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.ledger.catalog.packs import Bundle
+from oncehouse.ledger.catalog.packs import PackBundle
 from oncehouse.ledger.models import FileRef, KeyFile
 from oncehouse.pipeline.maintenance.file_packs import LEAST_EPOCHS, plan_packs
 
 WINDOW = 60 * 86400.0
 
 
-def make_bundle(epoch: int, *, size_bytes: int = 1000, registered_at: float = 0.0) -> Bundle:
+def make_bundle(epoch: int, *, size_bytes: int = 1000, registered_at: float = 0.0) -> PackBundle:
     raw = FileRef(path=f"raw/{epoch}", size_bytes=size_bytes, checksum="0" * 64)
     key_file = KeyFile(key_file=f"keys-{epoch}", ordinal=0, events=1, keys=raw, raw=raw)
-    return Bundle(
+    return PackBundle(
         epoch=epoch, registered_at=registered_at, key_files=(key_file,), parts=(), duplicate_files=()
     )
 

@@ -242,7 +242,7 @@ def test_rows_that_did_not_come_from_kafka_are_not_lost_in_silence(repairable):
     assert "imports" in reason
     assert "settled after epoch 1 are lost" in reason
     assert "--given-again" in reason
-    assert not repairable.plan(given_again=True).refused
+    assert not repairable.plan(user_rewrites=True).refused
 
 
 def test_rows_of_a_query_that_the_snapshot_does_not_know_are_seen_in_the_files(repairable):
@@ -262,7 +262,7 @@ def test_a_pipeline_without_kafka_comes_back_only_when_its_rows_are_given_again(
     repairable.lose_catalog()
     (reason,) = repairable.plan().refused
     assert "did not come from Kafka" in reason
-    assert not repairable.plan(given_again=True).refused
+    assert not repairable.plan(user_rewrites=True).refused
 
 
 # Snapshots of a time that was given up

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from oncehouse.common.leader_epochs import EpochEnd, Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger.models import Counts, LetterKind, OffsetRange
+from oncehouse.ledger.models import Counts, DeadLetterKind, OffsetRange
 from oncehouse.pipeline.ingest.part_files import DEAD_LETTER_SCHEMA, RAW_SCHEMA
 from oncehouse.pipeline.repair import epoch_reread
 from oncehouse.pipeline.repair.epoch_reread import reread_offsets
@@ -70,14 +70,14 @@ def test_a_leader_that_does_not_answer_is_no_proof_of_a_cut(monkeypatch):
 def require_letters(*, dead: int, waiting: int, reason: str) -> None:
     """Of an epoch that was settled with two dead letters of this reason and three records that wait."""
     table = DEAD_LETTER_SCHEMA.empty_table()
-    letters = {LetterKind.DEAD: dead, LetterKind.WAITING: waiting}
+    letters = {DeadLetterKind.DEAD: dead, DeadLetterKind.WAITING: waiting}
     filled = {kind: pa.concat_tables([table, *[null_letter()] * number]) for kind, number in letters.items()}
     state = SimpleNamespace(
         epochs=[SimpleNamespace(epoch=1, counts=Counts(read=5, dead_letter=2, waiting=3))],
         key_files=[],
         dead_letter_files=[SimpleNamespace(epoch=1, reasons={reason: 2})],
     )
-    reread = epoch_reread.RereadEpoch(raw=RAW_SCHEMA.empty_table(), letters=filled)
+    reread = epoch_reread.RereadEpoch(raw=RAW_SCHEMA.empty_table(), dead_letters=filled)
     epoch_reread._require_counts(state, 1, reread, [])
 
 

@@ -20,10 +20,10 @@ from oncehouse.ledger.catalog.segments import is_adopted, list_segments
 from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
+    DeadLetterKind,
     EpochKind,
     FileRef,
     LearnedField,
-    LetterKind,
     Registration,
     Schema,
 )
@@ -211,8 +211,8 @@ def test_records_that_wait_for_their_schema_wait_again_in_a_file_made_again(make
     )
     add_schemas(repairable.catalog, [Schema(schema="1", format="avro", definition=schema)])
     repairable.ingest([], more=[b"\0\0\0\0\1\2", b"\0\0\0\0\2\4", b"\0\0\0\0\2\6", b"\0"])
-    (waiting,) = epochs.list_dead_letter_files(repairable.catalog, kind=LetterKind.WAITING)
-    (dead,) = epochs.list_dead_letter_files(repairable.catalog, kind=LetterKind.DEAD)
+    (waiting,) = epochs.list_dead_letter_files(repairable.catalog, kind=DeadLetterKind.WAITING)
+    (dead,) = epochs.list_dead_letter_files(repairable.catalog, kind=DeadLetterKind.DEAD)
     before = [read_rows(repairable.store, found.file).to_pylist() for found in (waiting, dead)]
     assert [row["schema"] for row in before[0]] == ["2", "2"]
     add_schemas(repairable.catalog, [Schema(schema="2", format="avro", definition=schema)])
@@ -223,7 +223,7 @@ def test_records_that_wait_for_their_schema_wait_again_in_a_file_made_again(make
         read_rows(
             repairable.store, epochs.list_dead_letter_files(repairable.catalog, kind=kind)[0].file
         ).to_pylist()
-        for kind in (LetterKind.WAITING, LetterKind.DEAD)
+        for kind in (DeadLetterKind.WAITING, DeadLetterKind.DEAD)
     ]
     assert made == before
 

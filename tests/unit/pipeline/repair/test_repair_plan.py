@@ -8,21 +8,21 @@ import pytest
 
 from ledger_examples import TABLE, make_file, make_part, make_segment
 from oncehouse.ledger.models import (
-    Batch,
     BatchStatus,
     Counts,
     DeadLetterFile,
+    DeadLetterKind,
     DuplicateFile,
     EpochKind,
     EpochRow,
     KeyFile,
-    LetterKind,
+    LedgerBatch,
     OffsetRange,
 )
 from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
 from oncehouse.pipeline.checks.stale_catalog import find_newer
 from oncehouse.pipeline.repair.kafka_availability import KafkaFacts
-from oncehouse.pipeline.repair.repair_plan import FileKind, Source, plan_repairs
+from oncehouse.pipeline.repair.repair_plan import FileKind, RepairSource, plan_repairs
 
 KAFKA = KafkaFacts(earliest={("orders", 0): 0})
 
@@ -60,7 +60,7 @@ def make_state(**changes) -> LedgerState:
         ),
         segments=(make_segment("segment-1"),),
         batches=(
-            Batch(
+            LedgerBatch(
                 batch_id="batch-1",
                 table=TABLE,
                 status=BatchStatus.NEW,
@@ -90,12 +90,12 @@ def test_each_file_comes_from_the_next_better_source_also_when_all_are_damaged()
     found = plan(make_state(), *ALL)
     assert list(found) == list(FileKind)
     assert {kind: repair.source for kind, repair in found.items()} == {
-        FileKind.RAW: Source.KAFKA,
-        FileKind.KEYS: Source.RAW,
-        FileKind.DUPLICATES: Source.KEYS,
-        FileKind.PART: Source.RAW,
-        FileKind.LETTERS: Source.KAFKA,
-        FileKind.SEGMENT: Source.KEYS,
+        FileKind.RAW: RepairSource.KAFKA,
+        FileKind.KEYS: RepairSource.RAW,
+        FileKind.DUPLICATES: RepairSource.KEYS,
+        FileKind.PART: RepairSource.RAW,
+        FileKind.DEAD_LETTERS: RepairSource.KAFKA,
+        FileKind.SEGMENT: RepairSource.KEYS,
     }
     assert found[FileKind.RAW].records == 11
 
@@ -144,19 +144,19 @@ def test_records_that_were_not_read_from_kafka_are_not_looked_for_there():
 
 def test_edits_are_nobodys_but_the_persons_who_made_them():
     state = make_state()
-    edit = replace(state.dead_letter_files[0], kind=LetterKind.EDIT)
-    assert plan(replace(state, dead_letter_files=(edit,)), "letters/1")[FileKind.LETTERS].source is None
+    edit = replace(state.dead_letter_files[0], kind=DeadLetterKind.EDIT)
+    assert plan(replace(state, dead_letter_files=(edit,)), "letters/1")[FileKind.DEAD_LETTERS].source is None
 
 
 def test_ids_of_another_rule_do_not_tell_what_was_a_duplicate():
     found = plan(make_state(), "duplicates/1", rekeyed_at=50.0)
     assert found[FileKind.DUPLICATES].source is None
-    assert plan(make_state(), "duplicates/1", rekeyed_at=1.0)[FileKind.DUPLICATES].source is Source.KEYS
+    assert plan(make_state(), "duplicates/1", rekeyed_at=1.0)[FileKind.DUPLICATES].source is RepairSource.KEYS
 
 
 def test_the_index_needs_every_key_file_and_every_list_of_duplicates():
     lost = KafkaFacts(earliest={("orders", 0): 99})
-    assert plan(make_state(), "segments/segment-1", kafka=lost)[FileKind.SEGMENT].source is Source.KEYS
+    assert plan(make_state(), "segments/segment-1", kafka=lost)[FileKind.SEGMENT].source is RepairSource.KEYS
     found = plan(make_state(), "segments/segment-1", "keys/1", "raw/1", kafka=lost)[FileKind.SEGMENT]
     assert found.source is None
     assert "key file keys-1 is damaged too" in (found.why or "")
@@ -166,7 +166,7 @@ def test_the_index_needs_every_key_file_and_every_list_of_duplicates():
 
 def test_ids_that_came_out_of_a_table_come_from_there_again():
     state = make_state(segments=(make_segment("adopted-5-x"),))
-    assert plan(state, "segments/adopted-5-x")[FileKind.SEGMENT].source is Source.CLICKHOUSE
+    assert plan(state, "segments/adopted-5-x")[FileKind.SEGMENT].source is RepairSource.CLICKHOUSE
 
 
 def test_a_part_that_was_sent_again_under_another_name_is_one_file():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oncehouse.config.pipeline import Route, Table
-from oncehouse.ledger.models import Batch, BatchStatus
+from oncehouse.ledger.models import BatchStatus, LedgerBatch
 from oncehouse.pipeline.dedup.payload_hash import UNKNOWN, find_conflicts
 from oncehouse.pipeline.repair.table_diff import TableGap, assess_gap, may_share
 from oncehouse.pipeline.repair.unknown_row_ids import slices
@@ -23,8 +23,8 @@ def make_gap(name: str = "shop.orders", *, unknown: tuple[str, ...] = (), **more
     return TableGap(table=table, unknown=unknown, **(values | more))
 
 
-def make_batch(status: BatchStatus, *, rows: int = 10, batch_id: str = "known") -> Batch:
-    return Batch(
+def make_batch(status: BatchStatus, *, rows: int = 10, batch_id: str = "known") -> LedgerBatch:
+    return LedgerBatch(
         batch_id=batch_id,
         table="shop.orders",
         status=status,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, DeadLetterKind, FileRef
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.edits import EDIT_SCHEMA, apply_edits
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
@@ -138,7 +138,7 @@ def test_no_files_are_no_letters(tmp_path):
 
 def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_path):
     store = FileStore(str(tmp_path))
-    writer = DeadLetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", LetterKind.DEAD)
+    writer = DeadLetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", DeadLetterKind.DEAD)
     for start in range(0, 25, 5):
         letters = make_dead_letters([("a", 0, start + n) for n in range(5)], ["not_json"] * 4 + ["empty"])
         writer.add(letters.columns)
@@ -153,7 +153,7 @@ def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_pat
 
 def test_large_letters_roll_over_by_their_bytes(tmp_path):
     writer = DeadLetterWriter(
-        make_plan(tmp_path, part_bytes=1000), FileStore(str(tmp_path)), "r1", LetterKind.DEAD
+        make_plan(tmp_path, part_bytes=1000), FileStore(str(tmp_path)), "r1", DeadLetterKind.DEAD
     )
     for number in range(3):
         letters = make_dead_letters([("a", 0, number)], ["too_big"], [b"x" * 2000])

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger.models import Batch, BatchStatus
+from oncehouse.ledger.models import BatchStatus, LedgerBatch
 from oncehouse.pipeline.requests.table_refill import gone_batches
 
 
-def make_loaded(name: str, rows: int) -> Batch:
-    return Batch(
+def make_loaded(name: str, rows: int) -> LedgerBatch:
+    return LedgerBatch(
         batch_id=name,
         table="shop.orders",
         status=BatchStatus.IN_CLICKHOUSE,

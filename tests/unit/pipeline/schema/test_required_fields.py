@@ -19,7 +19,7 @@ from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece
-from oncehouse.ledger.models import FileFormat, LetterKind, Schema
+from oncehouse.ledger.models import DeadLetterKind, FileFormat, Schema
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.identity_rule import Rule, rule_of
 from oncehouse.pipeline.external.dataframe_ingest import choose_columns
@@ -107,9 +107,9 @@ class Told:
             for row in read_rows(store, part.file).to_pylist()
         ]
         self.ids = {row["_unique_id"] for row in self.rows}
-        dead = [found.file for found in manifest.letters if found.kind == LetterKind.DEAD]
+        dead = [found.file for found in manifest.letters if found.kind == DeadLetterKind.DEAD]
         self.dead = [(row["reason"], row["detail"]) for row in read_dead_letters(store, dead).to_pylist()]
-        self.waiting = sum(found.rows for found in manifest.letters if found.kind == LetterKind.WAITING)
+        self.waiting = sum(found.rows for found in manifest.letters if found.kind == DeadLetterKind.WAITING)
 
     @property
     def keys(self) -> list[object]:

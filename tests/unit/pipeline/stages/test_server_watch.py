@@ -10,7 +10,7 @@ from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.leases import LeasePauses, acquire, list_leases
 from oncehouse.ledger.models import Stage
 from oncehouse.pipeline.stages import server_watch
-from oncehouse.pipeline.stages.server_watch import Server, ServerWatch
+from oncehouse.pipeline.stages.server_watch import ServerWatch, WatchedServer
 
 
 class Setup:
@@ -21,7 +21,7 @@ class Setup:
         self.clock = 100.0
         lease = acquire(catalog, Stage.INGEST, holder="this test", lease_seconds=600)
         self.pauses = LeasePauses(catalog, lease)
-        server = Server(
+        server = WatchedServer(
             name="Kafka at k:9092", find_trouble=lambda: self.trouble, meanwhile="Nothing is read."
         )
         self.watch = ServerWatch(server, self.pauses, say=self.said.append, now=lambda: self.clock)
@@ -76,7 +76,7 @@ def test_a_probe_that_fails_in_an_unknown_way_is_said_once_and_asked_again(setup
             raise error
         return "refused"
 
-    server = Server(name="Kafka at k:9092", find_trouble=find_trouble, meanwhile="Nothing is read.")
+    server = WatchedServer(name="Kafka at k:9092", find_trouble=find_trouble, meanwhile="Nothing is read.")
     with ServerWatch(server, setup.pauses, say=setup.said.append).watching():
         wait_until(lambda: setup.note is not None, "the note in the lease")
     assert setup.said == [

@@ -122,7 +122,7 @@ def test_a_long_backlog_is_declared_as_it_is_worked_off():
 def test_kafka_that_does_not_answer_in_time_stops_no_pipeline(monkeypatch):
     said: list[str] = []
     declaring = ProgressDeclarer.__new__(ProgressDeclarer)
-    declaring._told, declaring._say, declaring._readings = "", said.append, SourceSnapshots()
+    declaring._reported, declaring._say, declaring._readings = "", said.append, SourceSnapshots()
 
     def read(_self: ProgressDeclarer) -> SourceSnapshot:
         raise TimeoutError

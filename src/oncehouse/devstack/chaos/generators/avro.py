@@ -42,13 +42,13 @@ def narrow(type_: c.ColumnType, node: s.Node) -> c.ColumnType:
 
 def _narrow(type_: c.ColumnType, node: s.Node) -> c.ColumnType:  # noqa: PLR0911 - one case a pair of types
     match type_, node:
-        case c.Array(item=item), s.Array(item=inner):
+        case c.Array(item=item), s.AvroArray(item=inner):
             return c.Array(item=narrow(item, inner))
-        case c.Map(key=key, value=value), s.Map(value=inner):
+        case c.Map(key=key, value=value), s.AvroMap(value=inner):
             return c.Map(key=key, value=narrow(value, inner))
         case c.Tuple(fields=fields), s.Record() as record:
             return c.Tuple(fields=tuple(narrow_fields(record, dict(fields)).items()))
-        case _, s.Enum(symbols=symbols):
+        case _, s.AvroEnum(symbols=symbols):
             members = tuple((name, number) for number, name in enumerate(symbols) if _is_member(type_, name))
             return c.Enum(bits=16, members=members)
         case ((c.Integer() | c.Decimal()), s.Primitive(name="int" | "long" as name)):
@@ -117,9 +117,9 @@ def _write(  # noqa: PLR0911 - one case a kind
         wanted = next(b for b in node.branches if _is_null(b)) if value is None else _value_branch(node)
         return write_number(node.branches.index(wanted)) + _write(wanted, type_, value)
     match node, c.bare(type_):
-        case s.Array(item=inner), c.Array(item=item):
+        case s.AvroArray(item=inner), c.Array(item=item):
             return _write_blocks([_write(inner, item, one) for one in value])
-        case s.Map(value=inner), c.Map(key=key, value=item):
+        case s.AvroMap(value=inner), c.Map(key=key, value=item):
             return _write_blocks(
                 [
                     _sized(format_scalar(key, name).encode()) + _write(inner, item, one)
@@ -128,7 +128,7 @@ def _write(  # noqa: PLR0911 - one case a kind
             )
         case s.Record() as record, c.Tuple(fields=fields):
             return write_record(record, dict(fields), value)
-        case s.Enum(symbols=symbols), _:
+        case s.AvroEnum(symbols=symbols), _:
             return write_number(symbols.index(value))
         case s.Fixed() as fixed, leaf:
             return _bytes_of(fixed, leaf, value).ljust(fixed.size, b"\0")[: fixed.size]

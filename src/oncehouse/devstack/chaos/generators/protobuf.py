@@ -135,11 +135,11 @@ def _set_field(holder: Any, field: FieldDescriptor, bare: c.ColumnType, value: A
 def _set_map(target: Any, field: FieldDescriptor, bare: c.Map, value: Mapping[Any, Any]) -> None:
     key, item = (f.message_of(field).fields_by_name[name] for name in ("key", "value"))
     for name, one in value.items():
-        spelt = _scalar(key, c.bare(bare.key), name)
+        map_key = _scalar(key, c.bare(bare.key), name)
         if f.is_message(item):
-            _fill(target[spelt], item, c.bare(bare.value), one)
+            _fill(target[map_key], item, c.bare(bare.value), one)
         else:
-            target[spelt] = _scalar(item, c.bare(bare.value), one)
+            target[map_key] = _scalar(item, c.bare(bare.value), one)
 
 
 def _fill(message: Any, field: FieldDescriptor, bare: c.ColumnType, value: Any) -> None:

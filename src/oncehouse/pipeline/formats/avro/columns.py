@@ -149,8 +149,8 @@ class AvroReader:
         left = cursor.left
         cursor.reject(
             over,
-            lambda lane: RejectionCause(
-                reason=Reason.MALFORMED, detail=f"{left[lane]} bytes are left after the record's end"
+            lambda slot: RejectionCause(
+                reason=Reason.MALFORMED, detail=f"{left[slot]} bytes are left after the record's end"
             ),
         )
         found = dict(_name_paths(self._wanted, columns, ""))
@@ -176,22 +176,22 @@ class AvroReader:
                 known = later if isinstance(later, s.Record) else None
                 children = self._read_fields(cursor, node, known, wanted, path, depth + 1)
                 return _struct(children, wanted, len(cursor))
-            case s.Array(), c.Array(item=item):
-                below = later.item if isinstance(later, s.Array) else None
+            case s.AvroArray(), c.Array(item=item):
+                below = later.item if isinstance(later, s.AvroArray) else None
                 items = find_items(cursor, node, path, depth=depth + 1, max_depth=self._max_depth)
                 values = self._read(items.cursor, node.item, below, item, f"{path}[]", depth + 1)
                 return pa.ListArray.from_arrays(_bounds(items.counts), values, type=column_arrow_type(type_))
-            case s.Map(), c.Map() as map_type:
-                below = later.value if isinstance(later, s.Map) else None
+            case s.AvroMap(), c.Map() as map_type:
+                below = later.value if isinstance(later, s.AvroMap) else None
                 return self._read_map(cursor, node, below, map_type, path, depth + 1)
             case s.Fixed(logical="duration"), c.Tuple():
                 return self._convert_values(cursor, read_duration(cursor, path), type_, path)
-            case ((s.Record() | s.Array() | s.Map()), _):
+            case ((s.Record() | s.AvroArray() | s.AvroMap()), _):
                 return self._refuse(cursor, node, type_, path, depth)
             case _, OpenedRecord():
                 return self._refuse(cursor, node, type_, path, depth)
-            case s.Enum(), _:
-                known_enum = later if isinstance(later, s.Enum) else None
+            case s.AvroEnum(), _:
+                known_enum = later if isinstance(later, s.AvroEnum) else None
                 return self._convert_values(cursor, read_enum(cursor, node, known_enum, path), type_, path)
             case _:
                 return self._convert_values(cursor, read_leaf(cursor, node, type_, path), type_, path)
@@ -201,19 +201,19 @@ class AvroReader:
         cursor: Cursor,
         record: s.Record,
         newest: s.Record | None,
-        asked: c.Tuple | OpenedRecord,
+        record_type: c.Tuple | OpenedRecord,
         path: str,
         depth: int,
     ) -> list[pa.Array]:
         reject_deep(cursor, path, depth, self._max_depth)
-        fields = asked.fields
+        fields = record_type.fields
         wanted: dict[str, list[int]] = {}
         nodes: list[s.Node | None] = []
         for place, (name, _) in enumerate(fields):
-            aliases = asked.aliases_of(name) if isinstance(asked, Aliased) else ()
+            aliases = record_type.aliases_of(name) if isinstance(record_type, Aliased) else ()
             found = match_field(record, newest, name, aliases)
             wanted.setdefault(found.name if found else "", []).append(place)
-            exact = isinstance(asked, Aliased) and name in asked.exact
+            exact = isinstance(record_type, Aliased) and name in record_type.exact
             nodes.append(newest_node(found, newest, name, aliases) if found and not exact else None)
         columns: list[pa.Array | None] = [None] * len(fields)
         for field in record.fields:
@@ -243,22 +243,22 @@ class AvroReader:
     ) -> pa.Array:
         chosen = read_choices(cursor, len(union.branches), path)
         counterparts = [known for _, known in pair_branches(union, later)]
-        lanes_of: list[Offsets] = []
+        taken_slots: list[Offsets] = []
         arrays: list[pa.Array] = []
-        for lanes, number in split_branches(chosen, len(union.branches)):
-            part = cursor.pick(lanes)
-            lanes_of.append(lanes)
+        for slots, number in split_branches(chosen, len(union.branches)):
+            part = cursor.pick(slots)
+            taken_slots.append(slots)
             arrays.append(self._read(part, union.branches[number], counterparts[number], type_, path, depth))
-            cursor.put_back(lanes, part)
+            cursor.put_back(slots, part)
         if len(arrays) == 1:
             return arrays[0]
         if not arrays:
             return pa.nulls(0, column_arrow_type(type_))
-        order = np.argsort(np.concatenate(lanes_of), kind="stable")
+        order = np.argsort(np.concatenate(taken_slots), kind="stable")
         return pa.concat_arrays(arrays).take(pa.array(order))
 
     def _read_map(
-        self, cursor: Cursor, node: s.Map, later: s.Node | None, type_: c.Map, path: str, depth: int
+        self, cursor: Cursor, node: s.AvroMap, later: s.Node | None, type_: c.Map, path: str, depth: int
     ) -> pa.Array:
         items = find_items(cursor, node, path, depth=depth, max_depth=self._max_depth)
         keys = self._read(items.cursor, s.Primitive(name="string"), None, c.String(), f"{path} key", depth)
@@ -320,7 +320,7 @@ class AvroReader:
     def _convert_values(self, cursor: Cursor, array: pa.Array, type_: c.ColumnType, path: str) -> pa.Array:
         converted = convert(array, type_)
         if converted.bad is not None:
-            cursor.reject(converted.bad, lambda lane: find_problem(array, lane, type_, path))
+            cursor.reject(converted.bad, lambda slot: find_problem(array, slot, type_, path))
         return converted.array
 
 

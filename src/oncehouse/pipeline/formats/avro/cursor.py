@@ -40,7 +40,7 @@ class Bodies:
 
 
 class Cursor:
-    """Places in bodies, ascending. Several may stand in one body, as in the values of its lists."""
+    """Slots: places in bodies, ascending. Several may stand in one body, as in the values of its lists."""
 
     def __init__(self, bodies: Bodies, bodies_of: Offsets, at: Offsets) -> None:
         self.bodies = bodies
@@ -62,23 +62,23 @@ class Cursor:
         sound: Mask = self.bodies.sound[self.body]
         return sound
 
-    def pick(self, lanes: Offsets) -> Cursor:
-        return Cursor(self.bodies, self.body[lanes], self.at[lanes])
+    def pick(self, slots: Offsets) -> Cursor:
+        return Cursor(self.bodies, self.body[slots], self.at[slots])
 
-    def put_back(self, lanes: Offsets, moved: Cursor) -> None:
-        self.at[lanes] = moved.at
+    def put_back(self, slots: Offsets, moved: Cursor) -> None:
+        self.at[slots] = moved.at
 
     def reject(self, bad: Mask, explain: Callable[[int], RejectionCause]) -> None:
-        """Reject the bodies of these lanes; their cursors go to the end, where nothing is left to be read."""
+        """Reject the bodies of these slots; their cursors go to the end, where nothing is left to be read."""
         if not bad.any():
             return
-        lanes = np.flatnonzero(bad)
-        fresh = lanes[self.bodies.sound[self.body[lanes]]]
+        slots = np.flatnonzero(bad)
+        fresh = slots[self.bodies.sound[self.body[slots]]]
         _, firsts = np.unique(self.body[fresh], return_index=True)
-        for lane in fresh[firsts].tolist():
-            self.bodies.problems[int(self.body[lane])] = explain(lane)
-        self.bodies.sound[self.body[lanes]] = False
-        self.at[lanes] = self.bodies.ends[self.body[lanes]]
+        for slot in fresh[firsts].tolist():
+            self.bodies.problems[int(self.body[slot])] = explain(slot)
+        self.bodies.sound[self.body[slots]] = False
+        self.at[slots] = self.bodies.ends[self.body[slots]]
 
     def reject_malformed(self, bad: Mask, path: str, what: str) -> None:
         self.reject(bad, lambda _: RejectionCause(reason=Reason.MALFORMED, detail=f"{path}: {what}"))
@@ -125,7 +125,7 @@ class Cursor:
         return self._cut(np.where(short, 0, size))
 
     def read_words(self, width: int, path: str) -> Bytes:
-        """A row of so many bytes for each lane; only for small widths."""
+        """A row of so many bytes for each slot; only for small widths."""
         short = self.left < width
         self.reject_malformed(short, path, "the message ends too early")
         words: Bytes = self.bodies.data[self.at[:, None] + np.arange(width)]

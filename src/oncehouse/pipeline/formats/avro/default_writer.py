@@ -14,17 +14,17 @@ def write_default(node: s.Node, value: Any) -> bytes:  # noqa: PLR0911 - one cas
         case s.Primitive():
             return _write_primitive(node.name, value)
         case s.Fixed(size=size):
-            content = _letters(value)
+            content = _fixed_bytes(value)
             if len(content) != size:
                 raise ValueError(value)
             return content
-        case s.Enum(symbols=symbols):
+        case s.AvroEnum(symbols=symbols):
             return write_number(symbols.index(value))
         case s.Union(branches=branches):
             return _write_union(branches, value)
-        case s.Array(item=item):
+        case s.AvroArray(item=item):
             return _write_list([write_default(item, entry) for entry in _require(value, list)])
-        case s.Map(value=inner):
+        case s.AvroMap(value=inner):
             pairs = _require(value, dict).items()
             return _write_list([_text(str(key)) + write_default(inner, entry) for key, entry in pairs])
         case s.Record(fields=fields):
@@ -58,7 +58,7 @@ def _write_primitive(name: str, value: Any) -> bytes:
         case "string", str():
             return _text(value)
         case "bytes", str():
-            content = _letters(value)
+            content = _fixed_bytes(value)
             return write_number(len(content)) + content
     raise ValueError(value)
 
@@ -69,7 +69,7 @@ def _require(value: Any, kind: type) -> Any:
     return value
 
 
-def _letters(value: Any) -> bytes:
+def _fixed_bytes(value: Any) -> bytes:
     """Bytes stand in a schema as a text of the characters 0 to 255."""
     return str(_require(value, str)).encode("latin-1")
 

@@ -106,7 +106,7 @@ def _same_name(branch: s.Node, later: s.Node) -> bool:
 
 
 def _same_alias(branch: s.Node, later: s.Node) -> bool:
-    return isinstance(later, s.Record | s.Enum) and s.describe_branch(branch) in later.aliases
+    return isinstance(later, s.Record | s.AvroEnum) and s.describe_branch(branch) in later.aliases
 
 
 def _same_short_name(branch: s.Node, later: s.Node) -> bool:

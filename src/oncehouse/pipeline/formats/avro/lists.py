@@ -36,7 +36,7 @@ class Items(NamedTuple):
 def skip(  # noqa: C901 - one case a kind
     cursor: Cursor, node: s.Node, path: str, *, depth: int, max_depth: int
 ) -> None:
-    """Pass over one value in each lane."""
+    """Pass over one value in each slot."""
     if not cursor.sound.any():
         return  # broken bodies could lead anywhere, and into everything that the schema allows
     size = constant_size(node)
@@ -48,21 +48,21 @@ def skip(  # noqa: C901 - one case a kind
             cursor.read_numbers(path)
         case s.Primitive():
             cursor.skip(cursor.read_lengths(path), path)
-        case s.Enum(symbols=symbols):
+        case s.AvroEnum(symbols=symbols):
             read_choices(cursor, len(symbols), path)
         case s.Union(branches=branches):
             chosen = read_choices(cursor, len(branches), path)
             chosen[~cursor.sound] = -1
-            for lanes, number in split_branches(chosen, len(branches)):
-                part = cursor.pick(lanes)
+            for slots, number in split_branches(chosen, len(branches)):
+                part = cursor.pick(slots)
                 skip(part, branches[number], path, depth=depth, max_depth=max_depth)
-                cursor.put_back(lanes, part)
+                cursor.put_back(slots, part)
         case s.Record(fields=fields):
             if reject_deep(cursor, path, depth + 1, max_depth):
                 return
             for field in fields:
                 skip(cursor, field.node, f"{path}.{field.name}", depth=depth + 1, max_depth=max_depth)
-        case s.Array() | s.Map():
+        case s.AvroArray() | s.AvroMap():
             find_items(cursor, node, path, depth=depth + 1, max_depth=max_depth)
         case _:
             raise AssertionError(node)
@@ -86,18 +86,20 @@ def read_choices(cursor: Cursor, choices: int, path: str) -> Offsets:
 
 
 def split_branches(chosen: Offsets, branches: int) -> list[tuple[Offsets, int]]:
-    """The lanes of each branch that any lane has taken."""
+    """The slots of each branch that any slot has taken."""
     found = []
     for number in range(branches):
-        lanes = np.flatnonzero(chosen == number)
-        if len(lanes):
-            found.append((lanes, number))
+        slots = np.flatnonzero(chosen == number)
+        if len(slots):
+            found.append((slots, number))
     return found
 
 
-def find_items(cursor: Cursor, node: s.Array | s.Map, path: str, *, depth: int, max_depth: int) -> Items:
-    """The values of one list in each lane; the cursor moves past the lists."""
-    item = node.item if isinstance(node, s.Array) else node.pair
+def find_items(
+    cursor: Cursor, node: s.AvroArray | s.AvroMap, path: str, *, depth: int, max_depth: int
+) -> Items:
+    """The values of one list in each slot; the cursor moves past the lists."""
+    item = node.item if isinstance(node, s.AvroArray) else node.pair
     search = _ListSearch(cursor, item, f"{path}[]", depth, max_depth)
     if not reject_deep(cursor, path, depth, max_depth):
         search.run()
@@ -111,11 +113,11 @@ class _ListSearch:
         self._path = path
         self._depth = depth
         self._max_depth = max_depth
-        self._lanes: list[Offsets] = []
+        self._slots: list[Offsets] = []
         self._starts: list[Offsets] = []
 
     def run(self) -> None:
-        """Block by block: lanes whose list has ended drop out."""
+        """Block by block: slots whose list has ended drop out."""
         going = np.arange(len(self._cursor))
         while len(going) >= _FEW:
             part = self._cursor.pick(going)
@@ -135,28 +137,28 @@ class _ListSearch:
             with np.errstate(over="ignore"):
                 counts[sized] = -counts[sized]
         size = constant_size(self._item)
-        room = part.left // size if size else (part.left if size is None else MOST_EMPTY_ITEMS)
-        wrong = (counts < 0) | (counts > room)
+        most = part.left // size if size else (part.left if size is None else MOST_EMPTY_ITEMS)
+        wrong = (counts < 0) | (counts > most)
         part.reject_malformed(wrong, self._path, "a list of more values than the message can hold")
         counts[~part.sound] = 0
         return counts
 
-    def _find_blocks(self, lanes: Offsets, part: Cursor, counts: Offsets) -> None:
+    def _find_blocks(self, slots: Offsets, part: Cursor, counts: Offsets) -> None:
         size = constant_size(self._item)
         if size is not None:
             total = int(counts.sum())
             within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-            self._note(np.repeat(lanes, counts), np.repeat(part.at, counts) + within * size)
+            self._note(np.repeat(slots, counts), np.repeat(part.at, counts) + within * size)
             part.at = part.at + counts * size
             return
         going = np.flatnonzero(counts)
         for done in range(int(counts.max(initial=0))):
             going = going[counts[going] > done]
             if len(going) < _FEW:
-                self._walk_block(lanes, part, counts, done)
+                self._walk_block(slots, part, counts, done)
                 return
             moving = part.pick(going)
-            self._note(lanes[going], moving.at.copy())
+            self._note(slots[going], moving.at.copy())
             skip(moving, self._item, self._path, depth=self._depth, max_depth=self._max_depth)
             part.put_back(going, moving)
             broken = ~part.sound
@@ -164,18 +166,18 @@ class _ListSearch:
 
     # -- the last few -------------------------------------------------------------------------------------
 
-    def _walk_block(self, lanes: Offsets, part: Cursor, counts: Offsets, done: int) -> None:
-        """The rest of a block in the few lanes that are not through yet."""
-        for lane in np.flatnonzero(counts > done).tolist():
-            left = int(counts[lane]) - done
-            self._step(part, lane, int(lanes[lane]), left)
+    def _walk_block(self, slots: Offsets, part: Cursor, counts: Offsets, done: int) -> None:
+        """The rest of a block in the few slots that are not through yet."""
+        for slot in np.flatnonzero(counts > done).tolist():
+            left = int(counts[slot]) - done
+            self._step(part, slot, int(slots[slot]), left)
 
     def _walk(self, going: Offsets) -> None:
         """The rest of the lists, whatever blocks it has."""
-        for lane in going.tolist():
-            self._step(self._cursor, lane, lane, None)
+        for slot in going.tolist():
+            self._step(self._cursor, slot, slot, None)
 
-    def _step(self, part: Cursor, place: int, lane: int, count: int | None) -> None:
+    def _step(self, part: Cursor, place: int, slot: int, count: int | None) -> None:
         body = int(part.body[place])
         if not part.bodies.sound[body]:
             return
@@ -192,7 +194,7 @@ class _ListSearch:
             broken[place] = True
             part.reject(broken, lambda _: problem)
             return
-        self._note(np.full(len(starts), lane), np.array(starts, dtype=np.int64) + at)
+        self._note(np.full(len(starts), slot), np.array(starts, dtype=np.int64) + at)
         part.at[place] = at + after
 
     def _walk_items(self, walk: BodyWalker, count: int | None) -> tuple[list[int], int]:
@@ -202,15 +204,15 @@ class _ListSearch:
         after = walk.find_block(self._item, 0, count, self._depth, starts)
         return starts, after
 
-    def _note(self, lanes: Offsets, starts: Offsets) -> None:
-        self._lanes.append(lanes)
+    def _note(self, slots: Offsets, starts: Offsets) -> None:
+        self._slots.append(slots)
         self._starts.append(starts)
 
     def finish(self) -> Items:
         nothing: list[Any] = [np.zeros(0, dtype=np.int64)]
-        lanes = np.concatenate(self._lanes or nothing)
+        slots = np.concatenate(self._slots or nothing)
         starts = np.concatenate(self._starts or nothing)
-        order = np.argsort(lanes, kind="stable")  # steps were noted in order, so each list keeps its own
-        lanes, starts = lanes[order], starts[order]
-        counts = np.bincount(lanes, minlength=len(self._cursor)).astype(np.int64)
-        return Items(counts, Cursor(self._cursor.bodies, self._cursor.body[lanes], starts))
+        order = np.argsort(slots, kind="stable")  # steps were noted in order, so each list keeps its own
+        slots, starts = slots[order], starts[order]
+        counts = np.bincount(slots, minlength=len(self._cursor)).astype(np.int64)
+        return Items(counts, Cursor(self._cursor.bodies, self._cursor.body[slots], starts))

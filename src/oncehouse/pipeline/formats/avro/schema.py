@@ -44,7 +44,7 @@ class Fixed(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enum(Node):
+class AvroEnum(Node):
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
@@ -53,12 +53,12 @@ class Enum(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Array(Node):
+class AvroArray(Node):
     item: Node
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map(Node):
+class AvroMap(Node):
     value: Node
 
     @property
@@ -114,11 +114,11 @@ def describe(node: Node) -> str:
     match node:
         case Primitive(name=name, logical=logical):
             return logical or name
-        case Fixed(name=name) | Enum(name=name) | Record(name=name):
+        case Fixed(name=name) | AvroEnum(name=name) | Record(name=name):
             return name
-        case Array():
+        case AvroArray():
             return "array"
-        case Map():
+        case AvroMap():
             return "map"
         case _:
             return "union"
@@ -146,9 +146,9 @@ class _Parser:
             case {"type": "fixed"}:
                 return self._fixed(document, namespace)
             case {"type": "array", "items": items}:
-                return Array(item=self.parse(items, namespace, depth + 1))
+                return AvroArray(item=self.parse(items, namespace, depth + 1))
             case {"type": "map", "values": values}:
-                return Map(value=self.parse(values, namespace, depth + 1))
+                return AvroMap(value=self.parse(values, namespace, depth + 1))
             case {"type": str(name)} if name in PRIMITIVES:
                 return _primitive(name, document)
             case {"type": str() | dict() | list() as inner} if inner not in ("array", "map"):
@@ -206,7 +206,7 @@ class _Parser:
         if not isinstance(symbols, list) or not symbols or not all(isinstance(one, str) for one in symbols):
             self._refuse(f"the enum {_shown(name)} has no list of symbols")
         default = document.get("default")
-        self._named[name] = Enum(
+        self._named[name] = AvroEnum(
             name=name,
             symbols=tuple(symbols),
             default=default if default in symbols else None,
@@ -221,8 +221,8 @@ class _Parser:
             self._refuse(f"the fixed {_shown(name)} needs a size from 0 to {_LONGEST_FIXED}")
         logical, precision, scale = _logical(document, greatest_digits=_digits_of(size))
         wanted = {"uuid": 16, "duration": 12}.get(logical or "", size)
-        fits = size == wanted and logical in {"decimal", "uuid", "duration", None}
-        kept = (logical, precision, scale) if fits else (None, 0, 0)
+        is_valid = size == wanted and logical in {"decimal", "uuid", "duration", None}
+        kept = (logical, precision, scale) if is_valid else (None, 0, 0)
         self._named[name] = Fixed(name=name, size=size, logical=kept[0], precision=kept[1], scale=kept[2])
         return self._named[name]
 

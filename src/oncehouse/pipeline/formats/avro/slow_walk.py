@@ -68,8 +68,8 @@ class BodyWalker:
 
     def find_block(self, item: s.Node, at: int, count: int, depth: int, starts: list[int]) -> int:
         size = constant_size(item)
-        room = MOST_EMPTY_ITEMS if size == 0 else (len(self._data) - at) // (size or 1)
-        if count > room:
+        most = MOST_EMPTY_ITEMS if size == 0 else (len(self._data) - at) // (size or 1)
+        if count > most:
             raise _broken("a list of more values than the message can hold")
         if size is not None:
             starts += range(at, at + count * size, size) if size else [at] * count
@@ -90,7 +90,7 @@ class BodyWalker:
                 return self._advance(at, _WIDTHS[name])
             case s.Fixed(size=size):
                 return self._advance(at, size)
-            case s.Enum(symbols=symbols):
+            case s.AvroEnum(symbols=symbols):
                 return self._choose(at, len(symbols))[1]
             case s.Union(branches=branches):
                 branch, at = self._choose(at, len(branches))
@@ -106,9 +106,9 @@ class BodyWalker:
                 for field in fields:
                     at = self.skip(field.node, at, depth)
                 return at
-            case s.Array(item=item):
+            case s.AvroArray(item=item):
                 return self.find_items(item, at, depth)[1]
-            case s.Map() as map_node:
+            case s.AvroMap() as map_node:
                 return self.find_items(map_node.pair, at, depth)[1]
         raise AssertionError(node)
 

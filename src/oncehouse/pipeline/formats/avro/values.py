@@ -43,7 +43,7 @@ def read_leaf(  # noqa: PLR0911 - one case a kind
     raise AssertionError(node)
 
 
-def read_enum(cursor: Cursor, node: s.Enum, newest: s.Enum | None, path: str) -> pa.Array:
+def read_enum(cursor: Cursor, node: s.AvroEnum, newest: s.AvroEnum | None, path: str) -> pa.Array:
     """Symbols as they were written; where the newest schema has a default, it stands for those that it lacks."""
     chosen = read_choices(cursor, len(node.symbols), path)
     symbols = node.symbols

@@ -78,7 +78,7 @@ def explain(message: bytes, fields: Mapping[str, c.ColumnType], *, fully: bool) 
             RejectionCause(reason=Reason.NOT_AN_OBJECT, detail=f"{_kind(value)}, not an object"),
         )
     walk = _MessageWalker(fully=fully)
-    walk.look_into_object(value, fields, (), "")
+    walk.check_object(value, fields, (), "")
     return Explanation(ReadVariant(walk.second_way), walk.problem)
 
 
@@ -91,7 +91,7 @@ def find_far_exponent(message: bytes, fields: Mapping[str, c.ColumnType]) -> Rej
         return _explain_syntax(text)
     walk = _MessageWalker(fully=False)
     if isinstance(value, Pairs):
-        walk.look_into_object(value, fields, (), "")
+        walk.check_object(value, fields, (), "")
     return walk.far_exponent
 
 
@@ -103,7 +103,7 @@ def _variant_of_lenient(text: str, fields: Mapping[str, c.ColumnType]) -> ReadVa
         return ReadVariant()
     walk = _MessageWalker(fully=False)
     if isinstance(value, Pairs):
-        walk.look_into_object(value, fields, (), "")
+        walk.check_object(value, fields, (), "")
     return ReadVariant(walk.second_way)
 
 
@@ -140,18 +140,16 @@ class _MessageWalker:
         if self.problem is None:
             self.problem = RejectionCause(reason=reason, detail=f"{where}: {what}")
 
-    def look_into_object(
-        self, pairs: Pairs, fields: Mapping[str, c.ColumnType], path: Path, where: str
-    ) -> None:
+    def check_object(self, pairs: Pairs, fields: Mapping[str, c.ColumnType], path: Path, where: str) -> None:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found and name in fields:
                 self.note(Reason.DUPLICATE_KEY, _below(where, name), "the key stands twice")
             found[name] = value
         for name, type_ in fields.items():
-            self.look_at(found.get(name), type_, (*path, name), _below(where, name))
+            self.check_value(found.get(name), type_, (*path, name), _below(where, name))
 
-    def look_at(self, value: Any, type_: c.ColumnType, path: Path, where: str) -> None:
+    def check_value(self, value: Any, type_: c.ColumnType, path: Path, where: str) -> None:
         bare = c.bare(type_)
         if value is None:
             if not c.is_nullable(type_) and not isinstance(bare, c.Array | c.Map):
@@ -162,30 +160,30 @@ class _MessageWalker:
         match bare, value:
             case c.Array(item=item), list() if not isinstance(value, Pairs):
                 for position, inner in enumerate(value):
-                    self.look_at(inner, item, (*path, ITEM), f"{where}[{position}]")
+                    self.check_value(inner, item, (*path, ITEM), f"{where}[{position}]")
             case c.Map() as map_type, Pairs():
-                self._look_into_map(value, map_type, path, where)
+                self._check_map(value, map_type, path, where)
             case c.Tuple(fields=fields), Pairs():
-                self.look_into_object(value, dict(fields), path, where)
+                self.check_object(value, dict(fields), path, where)
             case ((c.Array() | c.Map() | c.Tuple()), _):
                 self._note_kind(value, type_, where)
             case _:
-                self._look_at_scalar(value, bare, path, where)
+                self._check_leaf(value, bare, path, where)
 
-    def _look_into_map(self, pairs: Pairs, map_type: c.Map, path: Path, where: str) -> None:
+    def _check_map(self, pairs: Pairs, map_type: c.Map, path: Path, where: str) -> None:
         seen: set[str] = set()
         for key, value in pairs:
             inside = _below(where, key)
             if key in seen:
                 self.note(Reason.DUPLICATE_KEY, inside, "the key stands twice")
             seen.add(key)
-            self._look_at_scalar(key, c.bare(map_type.key), path, f"key {inside}")
-            self.look_at(value, map_type.value, (*path, ITEM, VALUE), inside)
+            self._check_leaf(key, c.bare(map_type.key), path, f"key {inside}")
+            self.check_value(value, map_type.value, (*path, ITEM, VALUE), inside)
 
     def _note_kind(self, value: Any, type_: c.ColumnType, where: str) -> None:
         self.note(Reason.WRONG_TYPE, where, f"{_kind(value)} cannot be {c.clickhouse_name(type_)}")
 
-    def _look_at_scalar(self, value: Any, leaf: c.ColumnType, path: Path, where: str) -> None:
+    def _check_leaf(self, value: Any, leaf: c.ColumnType, path: Path, where: str) -> None:
         if isinstance(value, Constant):
             self.note(Reason.NOT_JSON, where, f"{value} is not JSON")
             return
@@ -234,18 +232,18 @@ def _check_scalar(value: Any, leaf: c.ColumnType, *, is_number: bool, is_text: b
             greatest = _GREATEST_FLOAT32 if bits == 32 else _GREATEST_FLOAT64
             return Reason.OUT_OF_RANGE if abs(float(value)) > greatest else None
         case c.Float(textual=True) if is_text:
-            fits = value in _NOT_NUMBERS
+            matches = value in _NOT_NUMBERS
         case c.Decimal() if is_number or is_text:
             return _check_decimal(value, leaf)
         case c.Bool():
-            fits = isinstance(value, bool)
+            matches = isinstance(value, bool)
         case c.DateTime() | c.DateTime64() if is_number:
-            fits = _DIGITS.fullmatch(value) is not None
+            matches = _DIGITS.fullmatch(value) is not None
         case c.Float() | c.Decimal():
-            fits = False
+            matches = False
         case _:
-            fits = is_text
-    return None if fits else Reason.WRONG_TYPE
+            matches = is_text
+    return None if matches else Reason.WRONG_TYPE
 
 
 def _check_integer(value: Any, leaf: c.Integer, *, is_number: bool, is_text: bool) -> Reason | None:

@@ -37,7 +37,7 @@ class Command(BaseCommand):
             return
         stop = threading.Event()
         before = {
-            number: signal.signal(number, lambda *_heard: stop.set())
+            number: signal.signal(number, lambda *_signal: stop.set())
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:

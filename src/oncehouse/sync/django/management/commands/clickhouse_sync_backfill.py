@@ -25,7 +25,7 @@ class Command(BaseCommand):
     def handle(self, *_arguments: Any, **options: Any) -> None:
         stop = threading.Event()
         before = {
-            number: signal.signal(number, lambda *_heard: stop.set())
+            number: signal.signal(number, lambda *_signal: stop.set())
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         progress = ProgressLines(self.stderr.write)
