@@ -1,8 +1,9 @@
 """The HTTP server of the dashboard, the metrics and the inbox: uvicorn, with limits that hold before any token is read.
 
 A client gets `HttpLimits.request_seconds` for each part of a request. When an address, or the server, has as many
-connections as it may have, the oldest one that still waits for its request is closed, so that silent connections shut
-nobody out; if all of them are being answered, the new one gets 503. A response that no client reads is given up.
+connections as it may have, the oldest one that still waits for its request is closed, so that silent connections do
+not shut others out; if all of them are being answered, the new one gets 503. A response that no client reads is given
+up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import ipaddress
+import math
 import socket
 import threading
 from dataclasses import dataclass
@@ -68,18 +70,20 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if not self.waits_for_request:
+        self._follow_request()
+
+    def on_response_complete(self) -> None:
+        self._expect(self._limits.request_seconds)
+        super().on_response_complete()
+        # The next request may have arrived together with the last one.
+        self._follow_request()
+
+    def _follow_request(self) -> None:
+        if self.transport.is_closing() or not self.waits_for_request:
             self._expect(None)
         elif self.cycle is not None and self.cycle is not self._begun and not self.cycle.response_complete:
             self._begun = self.cycle
             self._expect(self._limits.body_seconds)
-
-    def on_response_complete(self) -> None:
-        if not self.transport.is_closing():
-            self._expect(self._limits.request_seconds)
-        super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -95,11 +99,18 @@ class _Protocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _make_place(self) -> bool:
-        others = [other for other in self.connections if isinstance(other, _Protocol)]
-        here = [other for other in others if other.network == self.network]
-        if len(here) >= self._limits.connections_per_address:
-            return _close_oldest(here)
-        return len(others) < self._limits.connections or _close_oldest(others)
+        """Whether the connection may be answered; the oldest one that waits gives way if there are too many."""
+        everywhere = [other for other in self.connections if isinstance(other, _Protocol)]
+        here = [other for other in everywhere if other.network == self.network]
+        for group, most in (
+            (here, self._limits.connections_per_address),
+            (everywhere, self._limits.connections),
+        ):
+            if len(group) >= most:
+                _close_oldest(group)
+                if sum(not other.waits_for_request for other in group) >= most:
+                    return False
+        return True
 
     def _expect(self, seconds: float | None) -> None:
         """The request, or what is left of it, must have arrived after so long; None: it has arrived."""
@@ -117,17 +128,17 @@ class _Protocol(H11Protocol):
         if self.conn.trailing_data[0] if is_idle else not self.cycle.response_started:
             self.transport.write(_TIMEOUT_RESPONSE)
         self.transport.close()
+        # For a client that does not read what is left to send.
+        self._expect_reader(self._limits.unread_seconds)
 
 
-def _close_oldest(connections: list[_Protocol]) -> bool:
-    """Close the oldest connection that waits for its request; False if all are being answered."""
+def _close_oldest(connections: list[_Protocol]) -> None:
+    """Close the oldest connection that waits for its request, if there is one."""
     waiting = [one for one in connections if one.waits_for_request]
-    if not waiting:
-        return False
-    oldest = min(waiting, key=lambda one: one.opened_at)
-    oldest.connections.discard(oldest)
-    oldest.transport.abort()
-    return True
+    if waiting:
+        oldest = min(waiting, key=lambda one: one.opened_at)
+        oldest.connections.discard(oldest)
+        oldest.transport.abort()
 
 
 def find_network(peer: Any) -> str:
@@ -177,6 +188,8 @@ class HttpServer:
                 lifespan="off",
                 # With proxy headers, a client could forge its address.
                 proxy_headers=False,
+                # Our own deadline ends idle connections.
+                timeout_keep_alive=math.ceil(limits.request_seconds) + 1,
                 timeout_graceful_shutdown=max(1, round(drain_seconds)),
             )
         )

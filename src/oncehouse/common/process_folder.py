@@ -3,15 +3,18 @@
 A process that is killed removes nothing. So each one has a folder of its own below one folder of its user, and holds a
 lock on it for life; a process that makes its folder first removes those whose lock is free. A program that it has
 started, Spark's Java above all, may outlive it for a moment and is named the folder on its command line or in its
-environment: while such a process lives, the folder stays too.
+environment: while such a process lives, the folder stays too. Folders of other machines, where they share the folder of
+the user, are left alone: locks and processes are those of one machine.
 """
 
 from __future__ import annotations
 
 import atexit
 import fcntl
+import glob
 import os
 import shutil
+import socket
 import tempfile
 import threading
 from contextlib import suppress
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oncehouse.common.file_permissions import own_temporary_folder
+from oncehouse.errors import ConfigurationError
 
 _guard = threading.Lock()
 
@@ -55,19 +59,34 @@ def process_folder() -> Path:
 
 def _make_folder(root: Path) -> _Claim:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+        path = Path(tempfile.mkdtemp(prefix=f"{_machine()}{os.getpid()}-", dir=root))
         # Another process may take it for a remainder before it is locked, and remove it.
         with suppress(FileNotFoundError):
             lock = _open_folder(path)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock, root)
             if os.fstat(lock).st_nlink:
                 return _Claim(pid=os.getpid(), path=path, lock=lock)
             os.close(lock)
 
 
+def _machine() -> str:
+    """How the names of this machine's folders begin."""
+    return f"{socket.gethostname() or 'localhost'}-".replace("/", "_")
+
+
+def _lock(folder: int, root: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{root} is on a file system without locks ({error.strerror}); let TMPDIR name a folder on a disk of this "
+            "machine"
+        ) from None
+
+
 def _sweep(root: Path) -> None:
     """Remove the folders of processes that have ended, if no program that they have started still lives."""
-    for path in root.iterdir():
+    for path in root.glob(f"{glob.escape(_machine())}*"):
         with suppress(OSError):
             lock = _open_folder(path)
             try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between
 from oncehouse.clickhouse.insert.deadline import Deadline, Moment, read_moment
 from oncehouse.clickhouse.insert.view_memory import find_forgetful_view
-from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -42,17 +42,20 @@ def require_remembered(
     ahead = client.insert_timeout_seconds
     now = client.now()
     seconds = Deadline(began=sent.began, seconds=0.0).elapsed(read_moment())
-    if sent.count is not None:
+    if sent.count is None:
+        blocks, is_remembered = None, facts.window_seconds is None or seconds + ahead < facts.window_seconds
+    else:
         blocks = blocks_between(sent.count, count)
-        if blocks is None or not facts.remembers(
+        is_remembered = blocks is not None and facts.remembers(
             blocks_since=blocks, seconds_since=seconds, seconds_ahead=ahead
-        ):
-            raise TokenForgottenError(
-                f"{table}: batch {token}: the answer to its INSERT was lost {seconds:.0f} s ago, and the table, which "
-                f"remembers {facts.window_blocks} blocks, has taken {'others' if blocks is None else blocks} since. "
-                f"It may have forgotten the batch, so nothing is sent. {_ADVICE} Then raise {facts.window_setting}, or "
-                "let fewer programs insert into the table"
-            )
+        )
+    if not is_remembered:
+        raise TokenForgottenError(
+            f"{table}: batch {token}: the answer to its INSERT was lost {seconds:.0f} s ago, and the table, which "
+            f"remembers {_format_window(facts)}, has taken {'others' if blocks is None else blocks} since. It may "
+            f"have forgotten the batch, so nothing is sent. {_ADVICE} Then raise {facts.window_setting}, or let fewer "
+            "programs insert into the table"
+        )
     target = find_forgetful_view(client, facts, since=max(0, int(now - seconds)), inserts=None, found=0)
     if target is not None:
         raise TokenForgottenError(
@@ -60,6 +63,11 @@ def require_remembered(
             "materialized view writes its rows, may have forgotten it: it was changed, or took too many blocks since. "
             f"So nothing is sent. {_ADVICE} Then let {target} remember more blocks"
         )
+
+
+def _format_window(facts: TableFacts) -> str:
+    seconds = "" if facts.window_seconds is None else f" of the last {facts.window_seconds:.0f} s"
+    return f"{facts.window_blocks} blocks{seconds}"
 
 
 # Rows that are deleted may not come back: a table that still knows the token drops what is sent again.

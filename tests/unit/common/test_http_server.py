@@ -158,6 +158,27 @@ def test_connections_that_are_being_answered_are_not_closed_for_others(connect, 
     assert [read_status(one) for one in waiting] == ["HTTP/1.1 200 OK"] * 4
 
 
+def test_refused_connections_make_no_place_for_others(connect, app):
+    waiting = [connect(text=get("/wait")) for _ in range(4)]
+    time.sleep(0.2)
+    refused = [connect(text=get()) for _ in range(6)]
+    statuses = [read_status(one) for one in refused]
+    assert set(statuses) <= {"HTTP/1.1 503 Service Unavailable", ""}
+    assert read_status(connect("127.0.0.2", get())) == "HTTP/1.1 200 OK"
+    app.go.set()
+    assert [read_status(one) for one in waiting] == ["HTTP/1.1 200 OK"] * 4
+
+
+def test_a_request_that_came_with_the_one_before_is_answered_however_long_it_takes(connect, app):
+    both = connect(text=get() + get("/wait"))
+    time.sleep(1.2)
+    app.go.set()
+    received = b""
+    while received.count(b"0 bytes") < 2 and (chunk := both.recv(4096)):
+        received += chunk
+    assert received.count(b"HTTP/1.1 200 OK") == 2
+
+
 def test_a_response_that_nobody_reads_is_given_up(connect, app):
     deaf = connect(text=get("/large"))
     time.sleep(1.5)

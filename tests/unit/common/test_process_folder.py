@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from oncehouse.common import process_folder
+from oncehouse.errors import ConfigurationError
 
 HOLD = """
 import sys
@@ -103,3 +108,23 @@ def test_what_is_no_folder_of_a_process_is_left_alone(tmp_path):
     with hold(tmp_path):
         assert (tmp_path / "elsewhere").is_dir()
         assert {"link", "file"} <= {path.name for path in root.iterdir()}
+
+
+def test_folders_of_other_machines_are_left_alone(tmp_path):
+    with hold(tmp_path) as (_, folder):
+        other = folder.with_name(f"elsewhere-{folder.name}")
+        other.mkdir()
+    with hold(tmp_path) as (_, mine):
+        assert set(mine.parent.iterdir()) == {mine, other}
+
+
+def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch):
+    def refuse(*_) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(process_folder, "_claim", None)
+    monkeypatch.setattr(process_folder.fcntl, "flock", refuse)
+    with pytest.raises(ConfigurationError, match=r"without locks .*TMPDIR"):
+        process_folder.process_folder()
