@@ -302,7 +302,7 @@ def test_a_stream_of_poison_stops_the_pipeline_and_settles_nothing(make_pipeline
 @pytest.mark.long
 @pytest.mark.defect("poison above the share")
 def test_a_share_that_is_not_looked_at_is_noticed(make_pipeline, monkeypatch):
-    monkeypatch.setattr(ingest, "require_few_dead_letters", lambda *_: None)
+    monkeypatch.setattr(ingest, "require_few", lambda *_: None)
     with pytest.raises(AssertionError, match="a stream of poison was settled"):
         stop_at_poison(make_pipeline)
 

@@ -49,7 +49,7 @@ from oncehouse.pipeline.ingest.manifest import (
     TaskManifest,
 )
 from oncehouse.pipeline.ingest.part_files import epoch_path
-from oncehouse.pipeline.ingest.poison import require_few_dead_letters, require_few_waiting
+from oncehouse.pipeline.ingest.poison import require_few
 from oncehouse.pipeline.ingest.read_plan import plan_epoch_read
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.schema.discovery import learn_schemas
@@ -120,11 +120,10 @@ def settle(
             identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
             ranges=given.confirm(given.ranges),
         )
-        dead = [found.sample for found in _dead_letters(manifests, DeadLetterKind.DEAD)]
-        require_few_dead_letters(pipeline, registration, dead)
-        if not registry_is_away:
-            waiting = [found.sample for found in _dead_letters(manifests, DeadLetterKind.WAITING)]
-            require_few_waiting(pipeline, registration, waiting)
+        for kind in (DeadLetterKind.DEAD, DeadLetterKind.WAITING):
+            if kind is DeadLetterKind.DEAD or not registry_is_away:
+                samples = [found.sample for found in _dead_letters(manifests, kind)]
+                require_few(pipeline, registration, kind, samples)
         failpoints.reach("before registering")
         with _phase("register", plan):
             registering.register(catalog, token, registration)

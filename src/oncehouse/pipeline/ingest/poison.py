@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 _REASONS_SHOWN = 20
 
 
-def require_few_dead_letters(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
-    """Stop before a stream of poison is settled as dead letters; those tried again were decided before."""
-    counts, limit = registration.counts, pipeline.dead_letters.max_share
-    share = _share(pipeline, registration, counts.dead_letter)
-    if limit is not None and share > limit:
-        raise PoisonError(
-            f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
-            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): "
-            f"{_describe(registration, DeadLetterKind.DEAD)}; the first is "
-            f"{samples[0]}. Nothing of it was settled. Correct "
-            "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
-            "become dead letters."
-        )
-
-
-def require_few_waiting(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
-    """Stop before most of a stream waits for schemas, where that is asked for."""
-    counts, limit = registration.counts, pipeline.dead_letters.max_waiting_share
-    share = _share(pipeline, registration, counts.waiting)
-    if limit is not None and share > limit:
-        raise PoisonError(
-            f"Pipeline {pipeline.pipeline}: {counts.waiting} of {counts.read} records of this epoch name a schema that "
-            f"is not known ({share:.0%}, dead_letters.max_waiting_share is {limit:.0%}): "
-            f"{_describe(registration, DeadLetterKind.WAITING)}; the first is {samples[0]}. Nothing of it was settled. "
+def require_few(
+    pipeline: Pipeline, registration: Registration, kind: DeadLetterKind, samples: Sequence[str]
+) -> None:
+    """Stop before a stream of poison is settled as dead letters, or, where that is asked for, before most of a stream
+    waits for schemas; those tried again were decided before.
+    """
+    counts, limits = registration.counts, pipeline.dead_letters
+    if kind is DeadLetterKind.WAITING:
+        records, limit, option = counts.waiting, limits.max_waiting_share, "dead_letters.max_waiting_share"
+        found = "name a schema that is not known"
+        advice = (
             "`oncehouse schema add VERSION` makes a version known; or register it, correct the producer, or raise "
-            "dead_letters.max_waiting_share (null never stops) to let them wait."
+            f"{option} (null never stops) to let them wait."
+        )
+    else:
+        records, limit, option = counts.dead_letter, limits.max_share, "dead_letters.max_share"
+        found = "cannot be decoded"
+        advice = (
+            f"Correct source.format or source.fields, or raise {option} (null never stops) to let them become dead "
+            "letters."
+        )
+    share = _share(pipeline, registration, records)
+    if limit is not None and share > limit:
+        raise PoisonError(
+            f"Pipeline {pipeline.pipeline}: {records} of {counts.read} records of this epoch {found} ({share:.0%}, "
+            f"{option} is {limit:.0%}): {_describe(registration, kind)}; the first is {samples[0]}. Nothing of it was "
+            f"settled. {advice}"
         )
 
 
