@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from simulation import Simulation, simulate
 
@@ -71,12 +73,27 @@ def test_a_process_that_is_to_end_stops_between_two_epochs_and_the_next_one_goes
     with simulate() as simulation:
         make_dead(simulation)
         add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {})
-        turns = iter([False, False])
+        turns = iter([False, False, False])
         ending = make_performer(simulation, is_over=lambda: next(turns, True))
         assert [one.read for one in ending.perform()] == [2, 6]
         assert open_requests(simulation.catalog)
         assert [one.read for one in make_performer(simulation).perform()] == [2, 6, 4]
         assert_replayed(simulation)
+
+
+def test_a_process_that_is_to_end_leaves_the_next_request_to_its_successor(monkeypatch):
+    monkeypatch.setattr(dead_letter_replay, "FIRST_RECORDS", 3)
+    with simulate() as simulation:
+        make_dead(simulation)
+        add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {})
+        rebuild = add_request(simulation.catalog, RequestKind.REBUILD_INDEX, {})
+        is_over = threading.Event()
+        for _ in make_performer(simulation, is_over=is_over.is_set).perform():
+            is_over.set()
+        assert len(open_requests(simulation.catalog)) == 2
+        list(make_performer(simulation).perform())
+        assert_replayed(simulation)
+        assert next(done for done in list_requests(simulation.catalog) if done.request == rebuild).result
 
 
 def test_few_letters_are_one_epoch():

@@ -98,22 +98,27 @@ class RequestHandler:
             if request.kind is RequestKind.REKEY:
                 self._rekey(request)
         for request in self._list_requests() if listed else ():
-            self._tries[request.request] += 1
+            if self._is_over():
+                return
+            yield from self._attempt(request)
+
+    def _attempt(self, request: Request) -> Iterator[Counts]:
+        self._tries[request.request] += 1
+        if self._tries[request.request] == 1:
+            self._say(f"Performing request {request.request}: {request.kind}.")
+        try:
+            with translated_errors(self.pipeline.pipeline):
+                yield from self._perform(request)
+        except FencedError:
+            raise
+        except TransientError as error:
+            # It stays open and is tried again; the epochs go on meanwhile.
             if self._tries[request.request] == 1:
-                self._say(f"Performing request {request.request}: {request.kind}.")
-            try:
-                with translated_errors(self.pipeline.pipeline):
-                    yield from self._perform(request)
-            except FencedError:
-                raise
-            except TransientError as error:
-                # It stays open and is tried again; the epochs go on meanwhile.
-                if self._tries[request.request] == 1:
-                    self._say(f"Request {request.request} waits: {error}")
-                if self._tries[request.request] >= _MOST_TRIES:
-                    self._refuse(request, error)
-            except (ConfigurationError, PermanentError) as error:
+                self._say(f"Request {request.request} waits: {error}")
+            if self._tries[request.request] >= _MOST_TRIES:
                 self._refuse(request, error)
+        except (ConfigurationError, PermanentError) as error:
+            self._refuse(request, error)
 
     def _perform(self, request: Request) -> Iterator[Counts]:
         given = (self._spark, self.pipeline, self._catalog, self._token)
