@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from oncehouse.ledger.catalog.schema import dead_letter_files
 from oncehouse.ledger.models import Counts, DeadLetterKind, RequestKind, Schema, Stage
 from oncehouse.pipeline.ingest import dead_letter_writer, epoch
 from oncehouse.pipeline.maintenance.verify import verify
-from oncehouse.pipeline.requests import dead_letter_replay, handler
+from oncehouse.pipeline.requests import dead_letter_replay, handler, schema_wait
 from oncehouse.pipeline.requests.handler import RequestHandler
 from oncehouse.pipeline.schema.discovery import Learned
+from registry import Registry, running_registry
 
 pytestmark = pytest.mark.short
 
@@ -179,6 +181,85 @@ def test_records_that_have_waited_too_long_become_dead_letters_and_can_be_replay
         add_schemas(simulation.catalog, [Schema(schema="9", format="avro", definition=_DEFINITION)])
         add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {"reason": "schema_unknown"})
         assert list(make_performer(simulation).perform()) == [Counts(read=1, new=1)]
+        assert_sound(simulation)
+
+
+@pytest.fixture
+def registry(monkeypatch) -> Iterator[Registry]:
+    """It is asked at each check."""
+    monkeypatch.setattr(schema_wait, "_CHECK_SECONDS", 0.0)
+    with running_registry() as running:
+        yield running
+
+
+def start_late(simulation: Simulation, registry: Registry) -> RequestHandler:
+    """The driver's first start after its records have waited for longer than they may."""
+    avro = {**simulation.pipeline.source.avro.model_dump(), "registry": {"url": registry.url, "timeout": 5}}
+    set_source(simulation, avro=avro, schema_wait=3600.0)
+    grow_older(simulation, 8 * 86400)
+    return make_performer(simulation)
+
+
+def go_on(handler: RequestHandler) -> list[Counts]:
+    """As between two epochs."""
+    return [*handler.perform(), *handler.decode_waiting_records()] if handler.has_work() else []
+
+
+def test_nothing_expires_while_the_registry_is_away(registry):
+    """A schema may have been registered while the driver was stopped, or while the registry did not answer."""
+    with simulate() as simulation:
+        let_wait(simulation)
+        registry.answers = [(503, b"")] * 1000
+        handler = start_late(simulation, registry)
+        assert not handler.has_work()
+        assert not list(handler.decode_waiting_records())
+        assert count_files(simulation, DeadLetterKind.WAITING) == {"7": 2, "9": 1}
+        registry.answers = []
+        registry.register("event", _DEFINITION, number=7)
+        assert go_on(handler) == [Counts(read=3, new=2, dead_letter=1)]
+        simulation.kafka[0] += [write_avro(11, 5)]
+        simulation.settle(10, 1)
+        grow_older(simulation, 8 * 86400)
+        registry.answers = [(503, b"")] * 1000
+        assert go_on(handler) == []
+        registry.answers = []
+        assert go_on(handler) == [Counts(read=1, dead_letter=1)]
+        assert_sound(simulation)
+
+
+def test_an_open_request_does_not_let_records_expire_unasked(registry):
+    with simulate() as simulation:
+        let_wait(simulation)
+        registry.register("event", _DEFINITION, number=7)
+        handler = start_late(simulation, registry)
+        add_request(simulation.catalog, RequestKind.REPLAY_DEAD_LETTERS, {})
+        assert go_on(handler) == [Counts(read=3, new=2, dead_letter=1)]
+        assert_sound(simulation)
+
+
+def test_of_many_schemas_all_are_asked_for_before_any_record_expires(registry, monkeypatch):
+    monkeypatch.setattr(schema_wait, "_LONGEST_CHECK_SECONDS", 600.0)
+    with simulate() as simulation:
+        forge(simulation, 250)
+        simulation.settle(1000, 1)
+        for number in range(300, 340):
+            registry.register(f"event {number}", _DEFINITION, number=number)
+        handler = start_late(simulation, registry)
+        assert go_on(handler) == [Counts(read=252, new=40, dead_letter=212)]
+        assert_sound(simulation)
+
+
+def test_a_slow_registry_is_asked_in_several_checks_before_any_record_expires(registry, monkeypatch):
+    monkeypatch.setattr(schema_wait, "_LONGEST_CHECK_SECONDS", 0.0)
+    with simulate() as simulation:
+        forge(simulation, 250)
+        simulation.settle(1000, 1)
+        handler = start_late(simulation, registry)
+        for asked in (100, 200):
+            assert not list(handler.decode_waiting_records())
+            assert len(set(registry.asked)) == asked
+        assert list(handler.decode_waiting_records()) == [Counts(read=252, dead_letter=252)]
+        assert len(set(registry.asked)) == 251
         assert_sound(simulation)
 
 

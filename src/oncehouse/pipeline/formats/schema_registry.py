@@ -27,7 +27,7 @@ _LARGEST_ANSWER_BYTES = 16 << 20
 _MOST_REFERENCES = 1000
 _GREATEST_NUMBER = (1 << 32) - 1
 # Records can name any number of schemas that do not exist; the driver does not ask for more than this at a time.
-_MOST_REQUESTED = 100
+MOST_REQUESTED = 100
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -64,8 +64,8 @@ def fetch_some(
         return
     client = RegistryClient(config)
     names = list(wanted)
-    first, rest = names[: _MOST_REQUESTED // 2], names[_MOST_REQUESTED // 2 :]
-    for name in (*first, *SystemRandom().sample(rest, min(len(rest), _MOST_REQUESTED - len(first)))):
+    first, rest = names[: MOST_REQUESTED // 2], names[MOST_REQUESTED // 2 :]
+    for name in (*first, *SystemRandom().sample(rest, min(len(rest), MOST_REQUESTED - len(first)))):
         try:
             found = client.fetch(wanted[name])
         except PermanentError:
