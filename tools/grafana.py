@@ -49,7 +49,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 title="Parked batches",
-                says="ClickHouse refused them for good; somebody has to look.",
+                says="ClickHouse refused them for good; a person has to look.",
                 expressions=((f'sum(oncehouse_batches{{{_PIPELINE}, status="PARKED"}}) or vector(0)', ""),),
                 kind="stat",
                 alarm_from=1,
@@ -63,7 +63,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 title="Stages without a holder",
-                says="Nobody runs them.",
+                says="No process runs them.",
                 expressions=((f"count(oncehouse_lease_held{{{_PIPELINE}}} == 0) or vector(0)", ""),),
                 kind="stat",
                 alarm_from=1,

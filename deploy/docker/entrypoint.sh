@@ -14,7 +14,7 @@ java_options() {
     env | sed -n 's/[\\"]/\\&/g; s/^SPARK_JAVA_OPT_[0-9]*=\(.*\)/"\1"/p'
 }
 
-# Kubernetes restarts every container that ends. After a final exit code this one waits instead, until it is told to stop.
+# Kubernetes restarts every container that ends. After a final exit code this one waits instead, until it is stopped.
 hold() {
     final=$1
     shift
