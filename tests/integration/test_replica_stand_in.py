@@ -105,4 +105,4 @@ def test_check_tells_servers_apart_by_what_their_answers_say(client, replicas, d
     assert inspect_reads(client, [f"{database}.events"]) == ()
     replicas.names_servers = False
     (finding,) = inspect_reads(client, [f"{database}.events"])
-    assert (finding.level, "cannot be told apart" in finding.what) == (Level.WARNING, True)
+    assert (finding.level, "cannot be distinguished" in finding.what) == (Level.WARNING, True)

@@ -1,6 +1,6 @@
 """What a table lacks of what a pipeline sends, as statements: pure, from facts and needs.
 
-A change is additive when no stored value can change by it. Others are planned too, and run only when somebody
+A change is additive when no stored value can change by it. Others are planned too, and run only when the user
 insists. Columns that the pipeline does not fill are left alone.
 """
 

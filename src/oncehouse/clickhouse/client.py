@@ -202,7 +202,7 @@ class Client:
         return f"HTTP {answer.status} to a ping" if answer.status in _FROM_A_PROXY else None
 
     def drop_connections(self) -> None:
-        """Let the next call connect anew, as another process would."""
+        """Let the next call open a new connection, as another process would."""
         self._call(lambda http: http.http.clear())
 
     def _call(self, call: Callable[[HttpClient], _Answer]) -> _Answer:

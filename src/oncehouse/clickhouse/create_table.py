@@ -114,7 +114,7 @@ def _check_engine(engine: str) -> str:
     match = _ENGINE.match(engine.strip())
     if match is None or ";" in engine:
         raise ConfigurationError(
-            f"{engine!r} is not an engine that can tell a repeated insert; use one of the MergeTree family, "
+            f"{engine!r} is not an engine that can recognize a repeated insert; use one of the MergeTree family, "
             "such as MergeTree or ReplicatedMergeTree('/clickhouse/tables/{shard}/events', '{replica}')"
         )
     return engine.strip()

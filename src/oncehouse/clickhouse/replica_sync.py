@@ -166,7 +166,7 @@ def _sync(client: Client, table: TableEngine, deadline: float) -> set[str]:
     if NO_NAME in names and not table.is_shared:
         _refuse(
             table.name,
-            f"{client.address} answers without the header {HEADER}, so that its servers cannot be told apart",
+            f"{client.address} answers without the header {HEADER}, so that its servers cannot be distinguished",
             "Let the proxy before ClickHouse pass that header, or name a server itself in the url",
         )
     return names if len(names) == 1 else set()
@@ -280,7 +280,7 @@ def _may_lag(client: Client, table: TableEngine) -> bool:
         _uuids[client.config, state.server] = state.uuid  # a server that was installed again is refused once
         _refuse(
             table.name,
-            f"several servers answer under the name {state.server!r}, so that they cannot be told apart",
+            f"several servers answer under the name {state.server!r}, so that they cannot be distinguished",
             "Give each server a display_name of its own in its configuration",
         )
     return state.total != 1

@@ -1,6 +1,6 @@
 """The statements that fill a materialized view's target again from the table that the view reads.
 
-A table beside the target takes what the view's query makes of all rows, and then the target's place. That is the same
+A second table takes what the view's query makes of all rows, and then the target's place. That is the same
 as what inserts would have made only where rows are seen one by one or merged later, and where nothing else writes to
 the target: what does not look like that is refused with its reason. Nothing is run here.
 """

@@ -125,7 +125,7 @@ def _check_rule(rule: Identity, format_: str) -> list[Problem]:
         text = "is missing; name the fields that make an event unique"
         found.append(Problem(path=("identity", "fields"), text=text))
     if rule.fields and rule.from_schema is not False:
-        text = "stands beside identity.fields; let either the file or the schemas name the fields"
+        text = "stands next to identity.fields; let either the file or the schemas name the fields"
         found.append(Problem(path=("identity", "from_schema"), text=text))
     for key in ("from_schema", "schema_version"):
         if getattr(rule, key) is not False and format_ in _WITHOUT_SCHEMAS:
@@ -137,7 +137,7 @@ def _check_rule(rule: Identity, format_: str) -> list[Problem]:
 def _check_new_fields(policy: str, format_: str, tables: Sequence[Table | None]) -> list[Problem]:
     path = ("source", "new_fields")
     if format_ not in _WITH_NEW_FIELDS:
-        return [Problem(path=path, text=f"{format_} does not tell of new fields; leave it at ignore")]
+        return [Problem(path=path, text=f"{format_} does not report new fields; leave it at ignore")]
     if policy == "add" and not any(table is None or table.columns is None for table in tables):
         text = "no table takes new fields, because all of them list their columns; leave `columns` out of one"
         return [Problem(path=path, text=text)]

@@ -192,7 +192,7 @@ def _split_address(value: str, advice: str, *, section: str) -> SplitResult:
 
 
 def refuse_needless_ca(url: str, ca_file: str | None) -> None:
-    """Whoever names certificates means them to be checked, which an address without TLS would never do."""
+    """Named certificates are meant to be checked, which an address without TLS would never do."""
     if ca_file is not None and not url.startswith("https://"):
         raise ValueError("`ca_file` has no meaning with http://, where nothing is checked; write https://")
 

@@ -222,7 +222,7 @@ class _References:
             resolved = _REFERENCE.sub(self._resolve_reference, text)
         except ValueError as error:
             self.problems.append(Problem(path=path, text=str(error)))
-            # Takes the value's place, so that a missing secret is not also told as a wrong value.
+            # Takes the value's place, so that a missing secret is not also reported as a wrong value.
             return text
         if resolved:
             self.secrets.setdefault(resolved, text)

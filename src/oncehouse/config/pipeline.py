@@ -188,7 +188,7 @@ class Source(Section):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Sorted; their indexes tell topics apart where records are read."""
+        """Sorted; their indexes identify topics where records are read."""
         return () if self.kafka is None else tuple(sorted(self.kafka.topics))
 
 
@@ -435,7 +435,7 @@ class Spark(Section):
 
 class Pipeline(Section):
     pipeline: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
-    """Name of the pipeline: small letters, digits, `_` and `-`. The ledger is bound to it."""
+    """Name of the pipeline: lowercase letters, digits, `_` and `-`. The ledger is bound to it."""
     source: Source
     """Where events come from and what they look like."""
     identity: Identity

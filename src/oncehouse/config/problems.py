@@ -123,7 +123,7 @@ def _make_details(error: ErrorDetails) -> InitErrorDetails:
 
 
 def explain(failure: ValidationError, *, section: type) -> list[Problem]:
-    """Every finding as a problem. A key that is missing only because it is misspelt is told once."""
+    """Every finding as a problem. A key that is missing only because it is misspelt is reported once."""
     problems = [_explain(error, section) for error in failure.errors(include_url=False)]
     meant = {(*problem.path[:-1], problem.meant) for problem in problems if problem.meant is not None}
     holders = {problem.path[:depth] for problem in problems for depth in range(len(problem.path))}
@@ -155,7 +155,7 @@ def _word_value(error: ErrorDetails) -> str:
         "string_type": f"must be text, not {kind}; put quotes around it",
         "too_short": _EMPTY,
         "string_too_short": _EMPTY,
-        "string_pattern_mismatch": "must be small letters, digits, '_' and '-', a letter first, at most 63",
+        "string_pattern_mismatch": "must be lowercase letters, digits, '_' and '-', a letter first, at most 63",
         "literal_error": f"must be {error.get('ctx', {}).get('expected')}",
         "value_error": str(error.get("ctx", {}).get("error")),
     }

@@ -129,7 +129,7 @@ def derive_missing_fields(data: Any) -> Any:
     try:
         section = Protobuf.model_validate(section)
     except ValidationError:
-        return data  # it is told by the section itself
+        return data  # the section itself reports it
     try:
         return {**data, "fields": section.derive()} if section.schemas else data
     except ConfigurationError as error:

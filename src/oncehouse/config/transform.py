@@ -1,6 +1,6 @@
 """The section `shape` of the pipeline file, and what its expressions come to.
 
-Expressions are compiled where they are read, so that a wrong one is told with its line before any data moves;
+Expressions are compiled where they are read, so that a wrong one is reported with its line before any data moves;
 what they were compiled to goes on to the pipeline.
 """
 

@@ -33,7 +33,7 @@ def list_notes(one: TopicStatus) -> Iterator[str]:
 
 
 def _list_other_work(one: TopicStatus) -> Iterator[str]:
-    """What there is beside the forward runs."""
+    """Jobs apart from the forward runs."""
     for source in one.declared:
         by = source.consumer or "a loader without a name"
         yield (

@@ -2,7 +2,7 @@
 
 A materialized view on the Fact table counts what was inserted and writes it to `Log`, a Buffer table before
 `LogStore`, so that many small steps make no small parts. `LogExt` adds what the server's query log knows of the
-same query. A block that ClickHouse dropped as a repeat is logged too; `repeated` tells it apart.
+same query. A block that ClickHouse dropped as a repeat is logged too; `repeated` marks it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Buckets of work shared between processes: each bucket is worked by one holder at a time, fenced by a token.
 
 A *name* (an outbox, a stored inbox) has a fixed number of buckets; every process that works on it is a *member*. A
-member calls `renew` about three times within `lease_seconds`: that tells the others it lives, renews its buckets, takes
+member calls `renew` about three times within `lease_seconds`: that shows the others it lives, renews its buckets, takes
 free ones up to its fair share, and names those it holds beyond it, which it releases once nothing of them is under way.
 Who dies loses its buckets when its lease has run out. All times are the database's own, so a wrong clock can neither
 keep nor steal a bucket. A token grows with every holder: `fence` refuses the writes of a former one, in the same

@@ -90,7 +90,7 @@ class Message:
     def message_id(self) -> str:
         """The id that its producer gave it (its outbox id), or else its first position in Kafka.
 
-        Producers of two topics may use one id for two messages: `inbox.ids` tells those apart.
+        Producers of two topics may use one id for two messages: `inbox.ids` distinguishes them.
         """
         return self.text_header(MESSAGE_ID) or str(self.first_position)
 

@@ -1,7 +1,7 @@
 """Whether a batch whose INSERT got no answer may be sent again: the table and its views must still know its token.
 
-The rows of a batch cannot be told from others, so the blocks of all writers are counted that came since it was first
-sent.
+The rows of a batch cannot be distinguished from others. So the blocks of all writers since it was first sent are
+counted.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def health_samples(views: Iterable[HealthView]) -> Iterator[MetricSample]:
 def sync_samples(syncs: Iterable[SyncStatus]) -> Iterator[MetricSample]:
     for one in syncs:
         if one.pipeline_file is not None:
-            continue  # by CDC: its pipeline tells
+            continue  # by CDC: its pipeline has the metrics
         if one.waiting is not None:
             yield _sample(definitions.SYNC_WAITING, one.waiting, one.sync)
             yield _sample(definitions.SYNC_LAG, one.lag_seconds or 0.0, one.sync)

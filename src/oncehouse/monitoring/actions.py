@@ -142,7 +142,7 @@ def _topic(etl: Etl, name: str) -> str:
     from oncehouse.etl.open import find_topic, read_offsets
 
     found = find_topic(etl, name)
-    read_offsets(etl)  # tells what to do when there is no table yet
+    read_offsets(etl)  # its error says what to do when there is no table yet
     return found.topic
 
 

@@ -91,7 +91,7 @@ def find_places(
     begin = since if since is not None or made_at is None else made_at - _MARGIN_SECONDS
     if begin is None:
         return NoAnswer(
-            why="not looked for: its id does not tell its time; say from when on with --since", failed=False
+            why="not looked for: its id has no time in it; say from when on with --since", failed=False
         )
     return ask(lambda: scan(searched, begin))
 

@@ -1,7 +1,7 @@
 """A row a sync: its reading number, and what happened last, for `need_sync` and `sync status`.
 
 A reading number is taken under the sync's lease, in the same transaction that checks its token. It grows with every
-taking, whatever the clock does; being near the clock's microseconds, it also grows when the table was made anew.
+taking, whatever the clock does; being near the clock's microseconds, it also grows when the table was made again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of model sync in the source database, beside those of bucket leases, and the DDL that makes them.
+"""The tables of model sync in the source database besides those of bucket leases, and the DDL that makes them.
 
 `oncehouse_sync_operations` is the outbox of changed keys, `oncehouse_sync_states` a row a sync (its reading number and
 what happened last), `oncehouse_sync_batches` what was read and must be sent unchanged, `oncehouse_sync_backfills` how

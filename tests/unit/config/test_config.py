@@ -157,7 +157,7 @@ def test_the_id_column_may_be_left_out():
             {"retry": {"base": "2m", "longest": "1m"}},
             "retry: base (120) must not be greater than longest (60)",
         ),
-        ({"pipeline": "Events"}, "pipeline: must be small letters"),
+        ({"pipeline": "Events"}, "pipeline: must be lowercase letters"),
         ({"tables": []}, "tables: must not be empty"),
         (
             {"ledger": {"catalog": "mysql://u:hunter2@h/d", "files": "f"}},

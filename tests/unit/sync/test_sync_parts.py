@@ -251,7 +251,7 @@ def test_a_source_that_cannot_be_synced_is_refused(changed, told):
 
 
 def test_replacing_by_another_sorting_key_than_the_models_is_refused():
-    with pytest.raises(ConfigurationError, match="stand beside its older self"):
+    with pytest.raises(ConfigurationError, match="stand next to its older self"):
         declared(engine=Replacing(order_by=("born",)))
     assert declared(engine=Collapsing(order_by=("name",))).engine.sorting_key(("id",)) == ("name", "id")
     with pytest.raises(ConfigurationError, match="no column of the table"):

@@ -17,7 +17,7 @@ SEND_WITHIN_SECONDS = 180.0
 LOOKUP_TIMEOUT_SECONDS = 600.0
 """How long the check before a doubtful retry may take, so that its attempt gets its full time to send after it."""
 ANSWER_SLACK_SECONDS = 10.0
-"""By how much a client may hear later than the server ends a query."""
+"""How long after the server ends a query a client may receive the answer."""
 _LEAST_REMEMBERED_SECONDS = 600.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

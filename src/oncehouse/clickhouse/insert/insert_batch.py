@@ -65,7 +65,7 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Inse
         if request.session is not None:
             settings = {**settings, **session_settings(request.session)}
         may_have_written = True
-        # The outcome tells how long the INSERT took, and so when it began.
+        # The outcome has how long the INSERT took, and so when it began.
         stopwatch = Stopwatch()
         columns = (*request.columns, request.batch_column)
         client.insert_arrow(request.table, columns, stream, settings, deadline)

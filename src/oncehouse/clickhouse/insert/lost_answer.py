@@ -9,8 +9,9 @@ for inserted, or stop because the table holds a part of it. Whether the table st
 The same question has other answers elsewhere. Model sync counts rows by the number of their reading
 (`sync/rounds/batch_arrival.py`), the scheduler by the positions of a range (`find_presence` of
 `etl/steps/range_presence.py`), when the table may have forgotten the token. The batch consumer's handler
-(`messaging/clickhouse_handler.py`) cannot tell the rows of a batch from others. It counts the blocks that came since
-the batch was first sent, and sends it again only where the table and the targets of its views still know the token.
+(`messaging/clickhouse_handler.py`) cannot distinguish the rows of a batch from others. It counts the blocks that came
+since the batch was first sent. It sends the batch again only where the table and the targets of its views still know
+the token.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _partly_there(
     found = sum(partitions.values())
     shown = ", ".join(f"{name}: {count}" for name, count in sorted(partitions.items())[:20])
     advice = (
-        "The table merges rows, so what it lacks cannot be told. If the server's query log has the insert and this "
+        "The table merges rows, so what it lacks is unknown. If the server's query log has the insert and this "
         "user may read it (GRANT SELECT ON system.query_log), `oncehouse batches retry` settles the batch; else "
         "truncate the table and what its materialized views write to, or take a new table, and let `oncehouse replay "
         "--table` fill it"

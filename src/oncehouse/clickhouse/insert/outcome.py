@@ -85,7 +85,7 @@ class Retryable:
     outcome_unknown: bool
     too_many_parts: bool
     misconfigured: bool = False
-    """It failed before anything was sent, and does so until somebody changes the set-up."""
+    """It failed before anything was sent, and does so until a person changes the set-up."""
 
 
 @dataclass(frozen=True, kw_only=True)

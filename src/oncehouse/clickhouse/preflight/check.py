@@ -1,7 +1,7 @@
 """Is a table fit to be loaded? Facts and needs in, findings out, before any data moves.
 
 `check_facts` is pure; `inspect` reads what it checks. Nothing on the server is changed: advice that would change
-something is given as the exact statement, for somebody to run. What was found right is told too, with its
+something is given as the exact statement, for a person to run. What was found right is reported too, with its
 figures, at the level OK.
 """
 
@@ -78,7 +78,7 @@ def check_facts(facts: TableFacts | None, needs: Needs) -> tuple[Finding, ...]:
             Finding(
                 level=Level.ERROR,
                 where=needs.table,
-                what=f"the engine {facts.engine} cannot tell a repeated insert from a new one",
+                what=f"the engine {facts.engine} cannot distinguish a repeated insert from a new one",
                 advice="name a table of the MergeTree family; for a Distributed table, the one behind it",
             ),
         )

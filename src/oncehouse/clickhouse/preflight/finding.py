@@ -16,7 +16,7 @@ class Level(StrEnum):
     WARNING = "warning"
     INFO = "info"
     OK = "ok"
-    """Looked at and found right; the figures are there for whoever asks why."""
+    """Checked and found right; the figures say why."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,13 +113,13 @@ def check_block_count(facts: TableFacts, user: str, *, is_counted: bool) -> Iter
 
 
 def read_traffic(client: Client, facts: TableFacts) -> int | None:
-    """Blocks that came into the table lately, whoever inserted them; None where nobody can tell."""
+    """Blocks that all writers inserted into the table lately; None where the number is unknown."""
     key = {"database": facts.database, "table": facts.table, "seconds": TRAFFIC_SECONDS}
     try:
         latest, older, before = client.query(_BLOCKS, key)[0]
     except ConfigurationError:
         return None
-    # Without an older part in sight the numbers do not tell when the counting began.
+    # Without an older part in sight the numbers do not show when the counting began.
     return int(latest) - int(before) if older else None
 
 

@@ -119,7 +119,7 @@ def _check_servers(reads: ReplicaReads, where: str) -> Iterator[Finding]:
         yield Finding(
             level=Level.WARNING,
             where=where,
-            what=f"answers come without the header {HEADER}, so that servers behind this url cannot be told apart",
+            what=f"answers come without the header {HEADER}, so that servers behind this url cannot be distinguished",
             advice="let the proxy before ClickHouse pass that header, or name a server itself in clickhouse.url",
         )
     elif len(names) < len(reads.servers):
@@ -127,7 +127,7 @@ def _check_servers(reads: ReplicaReads, where: str) -> Iterator[Finding]:
         yield Finding(
             level=Level.ERROR,
             where=where,
-            what=f"several servers answer under one name ({', '.join(names)}), so that they cannot be told apart",
+            what=f"several servers answer under one name ({', '.join(names)}), so that they cannot be distinguished",
             advice="give each server a display_name of its own in its configuration",
         )
     elif len(names) > 1:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import Column, TableFacts
 
 PARTITIONS_AN_INSERT = 10
-"""What an insert into a partitioned table is expected to touch when nobody has said otherwise."""
+"""What an insert into a partitioned table is expected to touch when the pipeline file does not say otherwise."""
 
 _SECONDS_SETTING = "replicated_deduplication_window_seconds"
 

@@ -63,7 +63,7 @@ class ExpectationSection(Section):
     at_most: Bound | None = None
     """The most that is right."""
     otherwise: Annotated[Otherwise, _known(Otherwise)] = Otherwise.STOP
-    """`stop`: the rows do not go in. `warn`: they do, and it is told."""
+    """`stop`: the rows do not go in. `warn`: they do, and a warning says so."""
 
     @model_validator(mode="after")
     def _require_keys_of_the_check(self) -> Self:

@@ -1,8 +1,8 @@
 """Lineage files: a folder of YAML, each file with a list of topics, read as one lineage.
 
-Every problem of every file is told at once, as `file:line: key: advice`. A file of SQL that a topic
-names as its transform is looked for beside the file that names it; a template of its own is filled in once, to find
-what is wrong with it. No server is asked.
+Every problem of every file is reported at once, as `file:line: key: advice`. A file of SQL that a topic
+names as its transform is looked for in the folder of that lineage file. A template of its own is filled in once, to
+find what is wrong with it. No server is asked.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _find_wrong_files(section: TopicSection, topic: Topic) -> Iterator[tuple[str
     ):
         is_file = path is not None and path.endswith((_SQL_FILE, TEMPLATE_FILE))
         if is_file and not Path(path or "").is_file():
-            yield key, f"there is no file {name} beside this one"
+            yield key, f"there is no file {name} next to this one"
         elif key == "template" and path is not None:
             with needs_extra("etl", "a template of your own"):
                 from oncehouse.etl.lineage.user_templates import check_template

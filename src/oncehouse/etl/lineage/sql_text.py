@@ -1,4 +1,4 @@
-"""SQL as text: statements told apart, comments set aside. Knows what ClickHouse's lexer quotes, and no grammar."""
+"""SQL as text: splits statements and removes comments. Knows what ClickHouse's lexer quotes, and no grammar."""
 
 from __future__ import annotations
 

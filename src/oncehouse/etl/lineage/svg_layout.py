@@ -201,7 +201,7 @@ def _settle(columns: list[list[_GraphNode]]) -> None:
 
 
 def _stack(column: list[_GraphNode], targets: list[float]) -> None:
-    """Least squares under an order: neighbours that would overlap are pooled around the mean of their wishes."""
+    """Least squares under an order: neighbours that would overlap are pooled around the mean of their targets."""
     offsets, at = [], 0.0
     for number, node in enumerate(column):
         if number:

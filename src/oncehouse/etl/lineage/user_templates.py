@@ -31,7 +31,7 @@ RANGE_PARAMETERS = {
 }
 _YIELDS_ROWS = re.compile(r"(SELECT|WITH|FROM)\b|\(", re.IGNORECASE)
 _INSERT_INTO = re.compile(r"INSERT\s+INTO\s+(?:TABLE\s+)?([^\s(]+)", re.IGNORECASE)
-# What these put together is text to Jinja: it could not be told from a value. Other files would not be looked at.
+# What these put together is text to Jinja: it would look like a value. Other files would not be read.
 _REFUSED = {
     nodes.Macro: "macro",
     nodes.CallBlock: "call",
@@ -94,7 +94,7 @@ def check_template(topic: Topic, path: Path) -> None:
 
 def render_template(topic: Topic, path: Path, *, transform: Sql | None) -> Rendered:
     """The template's statements for a topic. `transform` stands for its transform, after FROM."""
-    text = read_text(path, absent="name a file beside the lineage file as `template`")
+    text = read_text(path, absent="name a file next to the lineage file as `template`")
     binder = _Binder()
     try:
         filled = _compile(text, path, binder).render(_context(topic, transform))

@@ -160,7 +160,7 @@ def _evaluate_repair(topic: Topic, state: TableState) -> Iterable[Finding]:
     if state.engine not in KEEPING_ENGINES:
         yield _error(
             topic,
-            f"{topic.dst} has the engine {state.engine}: which rows of a source it holds cannot be told",
+            f"{topic.dst} has the engine {state.engine}: which rows of a source it holds is unknown",
             "use `late: count`, or an engine that keeps every row",
         )
     for column in ("pos", "id"):

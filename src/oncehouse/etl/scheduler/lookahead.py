@@ -1,4 +1,4 @@
-"""Where the next step of a topic ends, looked up beside what a round reads anyway.
+"""Where the next step of a topic ends, looked up along with what a round reads anyway.
 
 Only of topics whose latest step was cut by its size in this process: there the next range begins where that one
 ended. A range that is cut again is the same whatever its source holds by now; any other guess is dropped.

@@ -124,7 +124,7 @@ class Scheduler:
         self._pool = ThreadPoolExecutor(max_workers=parallel, thread_name_prefix="oncehouse-etl")
         self._empty: dict[str, EmptyRange] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""
-        # Apart, so that what runs beside the forward steps never takes their places.
+        # Apart, so that backfill jobs never take the places of forward steps.
         self._backfill_pool = ThreadPoolExecutor(
             max_workers=max(1, parallel // 2), thread_name_prefix="oncehouse-etl-side"
         )
@@ -212,7 +212,7 @@ class Scheduler:
     def run_round(self, *, waits_for_backfills: bool = True) -> SchedulerRound:
         """One step of every topic that is due, in parallel; waits for all of them.
 
-        Back-fills and repairs may take longer than the round: then their outcome is told by a later one.
+        Back-fills and repairs may take longer than the round: then a later one reports their outcome.
         """
         decisions = self._decide(uses_lookahead=True)
         free = [one for one in decisions if one.topic.topic not in self._backfills]

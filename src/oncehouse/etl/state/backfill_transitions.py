@@ -1,8 +1,8 @@
-"""Work beside the forward runs, written into the topic's row: back-fills of gaps, and repairs of late rows.
+"""Jobs apart from the forward runs, written into the topic's row: back-fills of gaps, and repairs of late rows.
 
 A step of a job borrows the row: `last` and `next` become its range, and where the forward runs were is kept until
 it ends. So one mutex guards the topic, and transforms that read the offsets serve jobs as well. A range that was
-begun stays in the job until it is done, whatever else happens, and is never cut anew.
+begun stays in the job until it is done, whatever else happens, and is never cut again.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class _ClickHouseOffsets(ABC):
         row, now_ms = (
             self._read(topic) if seen is None or self._clock is None else (seen, self._estimate_time())
         )
-        # Every write moves `run`, so it tells the versions of a row apart.
+        # Every write moves `run`, so it distinguishes the versions of a row.
         run_ms = max(now_ms, row.run_ms + 1 if row else 0)
         wanted = replace(decide(row or new_offset(topic), now_ms), run_ms=run_ms)
         try:

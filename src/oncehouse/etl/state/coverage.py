@@ -22,7 +22,7 @@ class CoveredRange:
     after: Position
     upto: Position
     rows: int | None
-    """Rows of the main source that it had when it was covered; None: not known, the next count tells."""
+    """Rows of the main source that it had when it was covered; None: unknown until the next count."""
     late: int = 0
     """Rows that came later, by the latest count."""
 
@@ -78,7 +78,7 @@ def update_counts(segments: CoveredRanges, counts: Mapping[CoveredRange, int]) -
 
 
 def absorb_late(segments: CoveredRanges) -> CoveredRanges:
-    """After everything was built anew: what came late is built, too."""
+    """After everything was rebuilt: what came late is built, too."""
     return tuple(
         segment if segment.rows is None else replace(segment, rows=segment.rows + segment.late, late=0)
         for segment in segments

@@ -24,7 +24,7 @@ class Offset:
     hostid: str = ""
     """The process that works on the topic; empty: none does."""
     generation: int = 0
-    """Part of every token: after a rewind the same range is inserted anew."""
+    """Part of every token: after a rewind the same range is inserted again."""
     job_kind: str = field(default="", metadata={"output": "lane"})
     """`backfill` or `repair` while `last` and `next` are theirs; empty: the forward runs'."""
     resume: Position = START

@@ -32,7 +32,7 @@ class DueJob:
 
 
 def next_job(topic: Topic, offset: Offset, settled: Position | None, now_ms: int) -> DueJob | None:
-    """The next step beside the forward runs. At `settled` and before it no rows come any more; None: not known."""
+    """The next step of a backfill job. At `settled` and before it no rows come any more; None: not known."""
     if topic.late is LatePolicy.REPAIR and (mend := _next_repair(topic, offset, now_ms)) is not None:
         return mend
     job = offset.topic_state.job(JobKind.BACKFILL)

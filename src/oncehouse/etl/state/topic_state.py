@@ -1,4 +1,4 @@
-"""What a topic's row keeps beside its two positions: covered ranges, the open range, work beside the forward runs.
+"""What a topic's row keeps besides its two positions: covered ranges, the open range, backfill jobs.
 
 All of it changes with the positions in one conditional write, so none of it can be ahead of them or behind. The
 store holds it as one text. Pure.
@@ -28,7 +28,7 @@ _FORWARD = "forward"
 
 
 class JobKind(StrEnum):
-    """Work beside the forward runs."""
+    """Jobs apart from the forward runs."""
 
     BACKFILL = "backfill"
     REPAIR = "repair"
@@ -126,7 +126,7 @@ def close_forward(
     is_whole: bool,
     splits_time: bool = False,
 ) -> TopicState:
-    """The range is covered. `is_whole`: all else was built anew with it."""
+    """The range is covered. `is_whole`: all else was rebuilt with it."""
     planned = rows if topic_state.opened is None else topic_state.opened.rows
     segments = absorb_late(topic_state.segments) if is_whole else topic_state.segments
     segments = cover(segments, CoveredRange(after=last, upto=next_, rows=planned))

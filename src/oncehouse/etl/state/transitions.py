@@ -150,7 +150,7 @@ def commit(
 ) -> Offset:
     """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it.
 
-    A row that was lent to a job goes back to where the forward runs were. `is_whole`: all was built anew.
+    A row that was lent to a job goes back to where the forward runs were. `is_whole`: all was rebuilt.
     `splits_time`: rows of the time of `next` are left for the next step.
     """
 
@@ -186,7 +186,7 @@ def fail(store: OffsetStore, worker: TopicWorker, seen: Offset, why: str) -> Off
         if row.job_kind:
             topic_state = fail_job(row.topic_state, JobKind(row.job_kind), why[:_LONGEST_STATE], now_ms)
             return _free(return_row(row), state=DONE, topic_state=topic_state)
-        # A range that was being sized stays free to be sized anew: nothing was inserted for it.
+        # A range that was being sized stays free to be sized again: nothing was inserted for it.
         opened = row.last if row.state == SIZING else row.next
         state = f"failed {failures(seen.state) + 1}: {why}"[:_LONGEST_STATE]
         return _free(
@@ -217,7 +217,7 @@ def seek(
 ) -> Offset:
     """Set the position from which the next step goes on; refused while a process works on the topic.
 
-    The generation moves with it, so that ranges which were inserted before are inserted anew. What was covered
+    The generation moves with it, so that ranges which were inserted before are inserted again. What was covered
     after the position counts as never covered; what is skipped becomes a gap. `seen` is what the row was when
     the caller checked whether the table holds what would be built again: if it has moved since, that is not known.
     """
@@ -275,7 +275,7 @@ def pause(store: OffsetStore, topic: str, *, lease_seconds: float = LEASE_SECOND
     def decide(row: Offset, now_ms: int) -> Offset:
         if is_held(row, "", now_ms, lease_seconds):
             return replace(row, topic_state=replace(row.topic_state, is_pause_asked=True))
-        if row.state == SIZING:  # nothing was inserted: sized anew after the pause
+        if row.state == SIZING:  # nothing was inserted: sized again after the pause
             row = replace(row, next=row.last)
         return _free(row, state=PAUSED, topic_state=row.topic_state)
 

@@ -112,7 +112,7 @@ def refuse_existing_rows(client: Client, topic: Topic) -> None:
             f"Topic {topic.topic} has no position yet, but {topic.dst} holds {rows} rows (a topic with another name, "
             "other offsets or another program has put them there), and may get them a second time. `oncehouse etl seek "
             f"{topic.topic} POSITION` lets it go on after the last of them; `seek {topic.topic} start --force` builds "
-            "all of it beside them."
+            "all of it next to them."
         )
 
 
@@ -137,7 +137,7 @@ def refuse_rows_ahead(client: Client, topic: Topic, span: Range) -> None:
         "transactions (a standby was promoted, a file was replaced by an older copy), or another program has inserted "
         f"them. Nothing is built, because they would be doubled. `oncehouse etl seek {topic.topic} {newest}` goes on "
         "after the last of them; the gap that it leaves holds their rows and must not be back-filled. If they are not "
-        f"this topic's, `seek {topic.topic} {format_seek_argument(span.last)} --force` builds beside them."
+        f"this topic's, `seek {topic.topic} {format_seek_argument(span.last)} --force` builds next to them."
     )
 
 

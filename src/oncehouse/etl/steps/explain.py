@@ -70,7 +70,7 @@ def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one 
             bound = _explain_bound(operation.parameters)
             return f"{operation.sql}\n  as one block, token {operation.token}{bound}"
         case DropStagingTables():
-            return f"drop what earlier runs have left beside {quote_table(operation.dst)}"
+            return f"drop what earlier runs have left of {quote_table(operation.dst)}"
         case Exchange():
             return (
                 f"EXCHANGE TABLES {quote_table(operation.dst)} AND {quote_table(operation.staging)}, "

@@ -28,7 +28,7 @@ KEEPING_ENGINES = frozenset({"MergeTree", "ReplicatedMergeTree", "SharedMergeTre
 
 
 def check_repairable(client: Client, topic: Topic, columns: tuple[str, ...]) -> None:
-    """Refused where late rows cannot be told from those that are there."""
+    """Refused where late rows cannot be distinguished from those that are there."""
     facts = describe_table(client, topic.dst)
     engine = facts.engine if facts else "missing"
     has_place = all(facts and facts.column(name) and name in columns for name in ("pos", "id"))

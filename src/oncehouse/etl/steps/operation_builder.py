@@ -37,7 +37,7 @@ from oncehouse.etl.steps.operations import (
 from oncehouse.etl.steps.transforms import Transform, bind, bind_guard, insert_sql
 
 STAGING_INFIX = "_aside_"
-"""Between the name of a table and what tells apart the runs that build it anew."""
+"""Between the name of a table and the id of the run that rebuilds it."""
 BLOCK_ROWS = 1_048_576
 """Rows of a transform's output that are inserted as one block; a range that yields more is halved."""
 
@@ -56,7 +56,7 @@ def step_operations(
 ) -> tuple[Operation, ...]:
     """Step: `is_fixed` says that the range's output is known to fit; `is_resumed` that it was begun before.
 
-    Until its rows have been looked at a range is not fixed: what does not pass is planned anew. `most_blocks` is how
+    Until its rows have been looked at a range is not fixed: what does not pass is planned again. `most_blocks` is how
     many blocks (one a partition) an insert may make: as many as the table remembers; 0 sets no bound.
     """
     token = token_of(topic.topic, span.last, span.next, generation)
@@ -189,7 +189,7 @@ def _after_operations(topic: Topic, transform: Transform, span: Range) -> tuple[
 def _number_statements(
     topic: Topic, key: str, statements: tuple[str, ...], parameters: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[Execute]:
-    """The user's own statements, each with what a failure of it is told by."""
+    """The user's own statements, each with the name that reports its failure."""
     for number, sql in enumerate(statements, 1):
         label = f"Topic {topic.topic}: statement {number} of {len(statements)} of `{key}`"
         yield Execute(sql=sql, parameters=parameters, label=label)

@@ -126,7 +126,7 @@ class WriteLast:
     rows: int
     state: str
     is_whole: bool = False
-    """All of the table was built anew."""
+    """All of the table was rebuilt."""
     splits_time: bool = False
     """Rows of the time of `last` are left for the next step."""
 

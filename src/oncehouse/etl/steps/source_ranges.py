@@ -1,7 +1,7 @@
 """What the source tables hold: their newest positions, all in one query, and where a step's range ends.
 
 A source has the columns `pos` (DateTime or DateTime64) and `id` (UInt64) and is sorted by them, so that both
-questions read a few granules. Positions have milliseconds; rows of one millisecond are told apart by id.
+questions read a few granules. Positions have milliseconds; the id distinguishes rows of one millisecond.
 """
 
 from __future__ import annotations

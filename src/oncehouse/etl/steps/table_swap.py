@@ -54,7 +54,7 @@ def _raise_mutex_when_gone(operation: Exchange | ReplacePartitions) -> Iterator[
             raise
         raise MutexError(
             f"MUTEX: what was built in {operation.staging} is gone: another process has taken the topic over and "
-            f"builds {operation.dst} anew. This run stops."
+            f"rebuilds {operation.dst}. This run stops."
         ) from error
 
 

@@ -44,7 +44,7 @@ class TransformCache:
         self._prepared: dict[str, PreparedTransform] = {}
 
     def prepare(self, topic: Topic) -> PreparedTransform:
-        """Looked up anew only when the table or the transform has changed: one question a second instead of five."""
+        """Looked up again only when the table or the transform has changed: one question a second instead of five."""
         known, now = self._prepared.get(topic.topic), time.monotonic()
         if known is not None and now - known.read_at < _TRUST_SECONDS:
             return known

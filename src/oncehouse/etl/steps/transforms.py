@@ -113,7 +113,7 @@ _SETTLED_SECONDS = 2
 
 
 def read_version(client: Client, topic: Topic, folder: Path) -> Version | None:
-    """Differs whenever the topic's table or transform was changed; None while that is too fresh to tell."""
+    """Differs whenever the topic's table or transform was changed; None while that is too fresh to be known."""
     name = transform_name(topic)
     views = [name] if name is not None and not name.endswith(".sql") else []
     tables = [split_table(table) for table in (topic.dst, *views)]

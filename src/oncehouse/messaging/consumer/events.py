@@ -164,7 +164,7 @@ Event = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparePartition:
-    """Tell the place for failed messages that the partition is ours; answered by Prepared or PrepareFailed."""
+    """Notify the place for failed messages that the partition is ours; answered by Prepared or PrepareFailed."""
 
     ticket: Ticket
 
@@ -208,7 +208,7 @@ class CommitNow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotifyCommitted:
-    """Tell the failure policy that the offsets of these records were committed."""
+    """Notify the failure policy that the offsets of these records were committed."""
 
     partition: Partition
     records: Records

@@ -56,7 +56,7 @@ class Groups:
             return tuple(self._read_group(group) for group in self._groups)
         except KafkaException as error:
             raise TransientError(
-                f"Kafka at {self._where} does not tell of the consumer groups ({describe_error(error)}). Check that "
+                f"Kafka at {self._where} does not list the consumer groups ({describe_error(error)}). Check that "
                 "the broker is up, kafka.bootstrap_servers, and the right to Describe the groups."
             ) from error
 

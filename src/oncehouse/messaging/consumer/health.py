@@ -60,7 +60,7 @@ def read_health(path: Path, *, max_age_seconds: float, now: float) -> Health:
         partitions = tuple(PartitionHealth(**partition) for partition in content.pop("partitions"))
         health = Health(**content, partitions=partitions)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TransientError(f"{path} tells nothing of a consumer: {error}") from error
+        raise TransientError(f"{path} has no health of a consumer: {error}") from error
     if now - health.written_at > max_age_seconds:
         age = now - health.written_at
         raise TransientError(f"{path} is {age:.0f} s old; its consumer is gone, or a handler is stuck")

@@ -32,7 +32,7 @@ NAMES: Final[Mapping[str, str]] = {
     "partitions.lost": "partitions that were gone before we were asked",
     "partitions.stopped": "times that a partition stood still because of its handler or its dead letters",
     "handlers.stuck": "handlers found running too long",
-    "client.errors": "errors that the Kafka client told of and recovers from by itself",
+    "client.errors": "errors that the Kafka client reported and recovers from by itself",
     # Timings, in seconds
     "handler.seconds": "one call of the handler",
     "poll.seconds": "one wait for records",
@@ -63,7 +63,7 @@ class NoMetrics:
 
 
 class GuardedMetrics:
-    """Somebody else's metrics, whose errors must not cost a partition: they are logged, and the consumer goes on."""
+    """The user's metrics, whose errors must not cost a partition: they are logged, and the consumer goes on."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -85,7 +85,7 @@ class GuardedMetrics:
 def _logged(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception:  # noqa: BLE001 - whatever somebody else's code raises
+    except Exception:  # noqa: BLE001 - whatever the user's code raises
         _log.exception("the metric %s could not be written", name)
 
 

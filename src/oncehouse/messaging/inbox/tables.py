@@ -1,4 +1,4 @@
-"""The two tables of the inbox, beside those of bucket leases, and the DDL that makes them.
+"""The two tables that the inbox has besides those of bucket leases, and the DDL that makes them.
 
 `oncehouse_inbox_seen` remembers ids of handled messages; `oncehouse_inbox` holds whole messages until workers have
 handled them. Times are seconds since 1970 on the database's clock. Indexes follow the queries of `handled_ids.py`,

@@ -1,6 +1,6 @@
 """Ids of outbox messages: UUIDs of version 7, which begin with their time of creation.
 
-They grow with the table, which keeps its index small and cached, and tell from what time on to search Kafka for a
+They grow with the table, which keeps its index small and cached, and show from what time on to search Kafka for a
 message whose row was deleted.
 """
 

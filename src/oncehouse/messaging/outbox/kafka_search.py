@@ -1,7 +1,7 @@
-"""Where in Kafka a message stands: topics are read from a time on until its id is met, and no further than told.
+"""Where in Kafka a message stands: topics are read from a time until its id is met, and no further than a given end.
 
 Kafka keeps no index by header, so this is a scan. It commits nothing and joins no group; what it did not get to see is
-told, so that "not found" is never taken for "not there".
+reported, so that "not found" is never taken for "not there".
 """
 
 from __future__ import annotations
@@ -58,15 +58,12 @@ def locate(
     max_seconds: float = 30.0,
 ) -> Scan:
     """Raises TransientError when Kafka does not answer or does not know a topic."""
-    settings = (
-        client_settings(bootstrap_servers, options)
-        | {
-            "group.id": "oncehouse-trace",  # asked for by the client, joined by nobody: partitions are assigned by hand
-            "enable.auto.commit": False,
-            "enable.partition.eof": False,
-            "isolation.level": "read_committed",
-        }
-    )
+    settings = client_settings(bootstrap_servers, options) | {
+        "group.id": "oncehouse-trace",  # required by the client, never joined: partitions are assigned by hand
+        "enable.auto.commit": False,
+        "enable.partition.eof": False,
+        "isolation.level": "read_committed",
+    }
     try:
         consumer = Consumer(settings)
         try:
@@ -162,7 +159,7 @@ class _Scanner:
             )
 
     def _drop_finished(self, consumer: Consumer) -> None:
-        """By position and not by message: the last offsets may be markers of transactions, which nobody is given."""
+        """By position and not by message: the last offsets may be markers of transactions, which consumers skip."""
         places = [TopicPartition(topic, partition) for topic, partition in self._ends]
         for position in consumer.position(places):
             if position.offset >= self._ends[position.topic, position.partition]:

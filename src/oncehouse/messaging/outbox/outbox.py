@@ -112,7 +112,7 @@ class Outbox:
     def add_many(
         self, session: Plain | Asynchronous, messages: Iterable[OutboxMessage]
     ) -> list[UUID] | Coroutine[Any, Any, list[UUID]]:
-        """As `add`, for several at once: all of them are written, or none and the first that cannot be is told."""
+        """As `add`, for several at once: all of them are written, or none and the first that cannot be is reported."""
         return self._hand_over(session, messages, list)
 
     def _hand_over(
@@ -161,7 +161,7 @@ class Outbox:
 
 
 def _refuse_autocommit(connection: Connection) -> None:
-    """Without a transaction a message would be sent although what it tells of may still fail."""
+    """Without a transaction a message would be sent although the change that it reports may still fail."""
     is_autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
     # sqlite3's own switch is often off because the program begins its transactions by hand: it proves nothing.
     dialect, driver = connection.dialect, connection.connection.dbapi_connection
@@ -169,6 +169,7 @@ def _refuse_autocommit(connection: Connection) -> None:
         dialect.name != "sqlite" and driver is not None and dialect.detect_autocommit_setting(driver)
     ):
         raise ConfigurationError(
-            "outbox.add was given a connection in AUTOCOMMIT: the message would be sent even if what it tells of is "
-            "never written. Use a transaction: `with engine.begin() as connection`, or a Session. Nothing was written."
+            "outbox.add was given a connection in AUTOCOMMIT: the message would be sent even if the change that it "
+            "reports is never written. Use a transaction: `with engine.begin() as connection`, or a Session. Nothing "
+            "was written."
         )

@@ -97,7 +97,7 @@ def check_outbox_name(name: str) -> str:
     parts = name.split(".")
     if len(parts) > 2 or not all(_NAME.fullmatch(part) for part in parts):
         raise ConfigurationError(
-            f"{name!a} is not a name for an outbox table; use small letters, digits and '_' (at most 48, no digit "
+            f"{name!a} is not a name for an outbox table; use lowercase letters, digits and '_' (at most 48, no digit "
             "first), with `schema.` before it if need be"
         )
     return name
@@ -178,7 +178,7 @@ def require_tables(engine: Engine, tables: OutboxTables) -> None:
 def _wake_statements(tables: OutboxTables, dialect: Dialect) -> tuple[str, str]:
     preparer, schema = dialect.identifier_preparer, tables.outbox.schema
     trigger = f"{tables.outbox.name}_wake"
-    # Names are small letters, digits and '_' alone (`check_outbox_name`), so they can stand in a literal.
+    # Names are lowercase letters, digits and '_' alone (`check_outbox_name`), so they can stand in a literal.
     names = {
         "outbox": preparer.format_table(tables.outbox),
         "members": preparer.format_table(tables.leases.members),

@@ -131,7 +131,7 @@ class _Backfill:
                 self.failures += 1
                 if self.failures >= _TRIES:
                     raise
-                # The lease may run out meanwhile; then it is taken anew.
+                # The lease may run out meanwhile; then it is taken again.
                 self.stop.wait(_BACKOFF.wait_seconds(self.failures, jitter=0.5 + random.random() / 2))  # noqa: S311
 
     def _perform_rounds(self, lease: SyncLease) -> None:

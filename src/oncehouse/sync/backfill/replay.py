@@ -1,4 +1,4 @@
-"""Keys registered again by hand, so that rounds read and send their rows anew: some, or all read since a time.
+"""Keys registered again by hand, so that rounds read and send their rows again: some, or all read since a time.
 
 Operations are written in transactions of the source database, as those of changes are. What rounds then send is the
 state of now, so this can be done at any time and as often as needed; only an Append table gets rows once more.

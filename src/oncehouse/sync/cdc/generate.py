@@ -1,6 +1,6 @@
 """What `oncehouse sync pipeline` writes: one connector for the tables of the syncs, and a pipeline file for each sync.
 
-Reads the database and changes nothing in it. Everything is judged, and all of a sync's refusals are told at once,
+Reads the database and changes nothing in it. Everything is checked, and all of a sync's refusals are reported at once,
 before the first file is written.
 """
 
@@ -115,7 +115,7 @@ def _find_column_problems(declared: Declaration, wal_table: WalTable, table: Sou
     key = {wal_table.columns.get(name) for name in declared.key}
     if key != set(table.key):
         yield (
-            f"key: rows are told apart by {', '.join(table.key)} in the log and by {', '.join(declared.key)} in the "
+            f"key: rows are identified by {', '.join(table.key)} in the log and by {', '.join(declared.key)} in the "
             "sync; both have to be the primary key of the table"
         )
 

@@ -1,7 +1,7 @@
 """What the database's log has of a model: its table, and which of the sync's columns are columns of it.
 
-A framework tells it (`ModelSync.describe_log`). What only Python makes (serializers, expressions, steps of the user's
-own) is not in a log; it is refused by name, and never left out without a word.
+A framework provides it (`ModelSync.describe_log`). What only Python makes (serializers, expressions, steps of the
+user's own) is not in a log; it is refused by name, and never left out without a word.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def format_key(values: Sequence[Any]) -> str:
 
 
 def read_key(key: str) -> KeyValues:
-    """What `format_key` was given, as far as JSON tells it: UUIDs, dates and decimals stay texts."""
+    """What `format_key` was given, as far as JSON has it: UUIDs, dates and decimals stay texts."""
     return tuple(json.loads(key))
 
 

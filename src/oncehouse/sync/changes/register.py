@@ -1,7 +1,7 @@
 """How changed keys get into the outbox table: one statement whatever their number, on the writer's own connection.
 
 A framework gives its connection as an `OperationWriter`. This module begins and ends no transaction: keys commit or
-roll back with the change that they tell of.
+roll back with the change that they record.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class OutboxStorage:
 
 
 def _format_removal(numbers: Sequence[int]) -> str:
-    """With the numbers in its text: given as a value they might be read anew, or searched one by one, for each row.
+    """With the numbers in its text: given as a value they might be read again, or searched one by one, for each row.
 
     The range says nothing new. With it no plan reads what waits behind them, whatever PostgreSQL believes of the table.
     """

@@ -7,7 +7,7 @@
         django_model = User
         sync_enabled = True
 
-The names below are imported when they are first asked for. Beside them `operations` (of migrations), `tasks` (of
+The names below are imported when they are first asked for. Besides them `operations` (of migrations), `tasks` (of
 Celery) and `compat` (the names of django-clickhouse) are public modules. Start in `model_sync.py` and `capture.py`.
 """
 

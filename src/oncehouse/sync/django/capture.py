@@ -111,7 +111,7 @@ def _refuse_moves_on_conflict(compiler: Any, watches: Sequence[Watch]) -> None:
             declared, names = watch.sync.declaration(), ", ".join(moved)
             raise ConfigurationError(
                 f"{declared.name}: bulk_create with update_conflicts sets {names} of rows of {query.get_meta().label} "
-                f"that may be there already, and whose row of {declared.label} they were before could not be told. "
+                f"that may be there already, and whose row of {declared.label} they were before is unknown. "
                 "Leave it out of update_fields, and change it by QuerySet.update or bulk_update."
             )
 

@@ -76,7 +76,7 @@ def _find_field(model: Any, name: str) -> Any:
     try:
         return model._meta.get_field(name)  # noqa: SLF001 - Django's public interface of a model
     except FieldDoesNotExist:
-        # An annotation of the queryset, or a path over relations; Django tells if it is neither.
+        # An annotation of the queryset, or a path over relations; Django raises if it is neither.
         return None
 
 

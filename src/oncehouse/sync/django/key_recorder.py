@@ -98,7 +98,7 @@ def _around(
     fields: Sequence[Any],
     statement: Statement,
 ) -> tuple[str, tuple[Any, ...]]:
-    """The statement, and beside it one that notes what it returns; its rows are the answer."""
+    """The statement, and a second one that notes what it returns; its rows are the answer."""
     sql, params = statement
     quote = compiler.connection.ops.quote_name
     recording, recorded = [], []
@@ -152,7 +152,7 @@ def register(
 def _keep_children(
     compiler: Any, watch: Watch, kind: OperationKind, keys: list[list[Any]]
 ) -> list[list[Any]]:
-    """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
+    """Of changed rows of a parent those that have one in the child; its own statements report new and deleted ones."""
     if kind is not OperationKind.UPDATE or not keys:
         return []
     children = watch.sync.django_model._base_manager.using(compiler.connection.alias)  # noqa: SLF001 - public

@@ -140,7 +140,7 @@ class ModelSync(CoreModelSync):
         """Have the rows of these primary keys synced: for changes by raw SQL, which Django does not see.
 
         Call it in the transaction of the change, whose alias is `using` where it is not the model's own. Outside of one
-        the keys are written at once. Of a sync that CDC feeds the log tells them all.
+        the keys are written at once. Of a sync that CDC feeds the log has them all.
         """
         if cls.is_by_cdc():
             return

@@ -1,4 +1,4 @@
-"""How a way through a model's keys is told by a management command: a line every few seconds."""
+"""Progress of a management command through a model's keys: a line every few seconds."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def is_same_database(one: str, other: str) -> bool:
 
 
 def _place_of(alias: str) -> tuple[str, ...] | None:
-    """None where it cannot be told: a database in memory is another one for each."""
+    """None where it is unknown: a database in memory is another one for each."""
     wrapper = connections[alias]
     known = wrapper.settings_dict
     if wrapper.vendor == "sqlite" and wrapper.is_in_memory_db():

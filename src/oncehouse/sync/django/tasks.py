@@ -25,7 +25,7 @@ def sync_clickhouse_model(name: str) -> None:
 
 @shared_task(ignore_result=True)
 def clickhouse_auto_sync() -> None:
-    """Start what is due; a sync that cannot tell is left to the next time."""
+    """Start what is due; a sync whose state is unknown waits for the next time."""
     failures: list[Exception] = []
     for sync in _ours():
         try:

@@ -105,7 +105,7 @@ def _find_link(sync: type[ModelSync], model: Any, name: Any) -> Any:
         return field
     raise ConfigurationError(
         f"{sync.__name__}.watch: {name!r} of {model._meta.label} {problem}: whose row of {meta.label} changes with one "  # noqa: SLF001
-        f"of its rows could not be told. Name a foreign key to {meta.label} by its primary key."
+        f"of its rows is unknown. Name a foreign key to {meta.label} by its primary key."
     )
 
 

@@ -34,7 +34,7 @@ class KeyReading:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRows:
-    """What is sent: rows of the sync's columns, and beside them columns of the engine's own."""
+    """What is sent: rows of the sync's columns, and columns of the engine's own."""
 
     rows: Sequence[Row]
     own: Mapping[str, Sequence[int]]
@@ -109,8 +109,8 @@ class Replacing(Engine):
         if not set(self.order_by) <= set(key):
             raise ConfigurationError(
                 f"Replacing keeps one row of each sorting key, which may be the model's key alone ({', '.join(key)}): "
-                f"with order_by={self.order_by!r} a changed row would stand beside its older self. Leave order_by out, "
-                "or use Collapsing."
+                f"with order_by={self.order_by!r} a changed row would stand next to its older self. Leave "
+                "order_by out, or use Collapsing."
             )
         return super().sorting_key(key)
 

@@ -177,7 +177,7 @@ class ModelSync:
 
     @classmethod
     def forget(cls) -> None:
-        """What was read of the class and the settings, to be read anew."""
+        """What was read of the class and the settings, to be read again."""
         cls._declaration = cls._storage = cls._read_columns = None
         cls.is_table_checked, cls._table_facts = False, None
 
@@ -295,7 +295,7 @@ def registered_syncs() -> list[type[ModelSync]]:
         if name in found:
             raise ConfigurationError(
                 f"{_place(found[name])} and {_place(sync)} both call themselves {name}: their operations could not be "
-                "told apart. Give one of them a sync_name of its own."
+                "distinguished. Give one of them a sync_name of its own."
             )
         found[name] = sync
     return list(found.values())

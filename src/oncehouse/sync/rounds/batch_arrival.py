@@ -7,7 +7,7 @@ Where each row carries the number of its reading, which no other batch has, the 
 there are never sent again, because the targets of materialized views may have forgotten what the table itself
 remembers. Otherwise the token decides. ClickHouse forgets it after a number of blocks, whichever client inserted them,
 and a replicated table after a time. Until then a repeat adds nothing. Afterwards nothing is sent where the rows cannot
-be told from others, because rows that come twice would stay.
+be distinguished from others, because rows that come twice would stay.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _unknown(sync: type[ModelSync], kept: PendingBatch, why: str) -> PermanentEr
     forget = f"DELETE FROM {batches.name} WHERE sync = '{declared.name}'"  # noqa: S608 - to be read
     return PermanentError(
         f"Sync {declared.name}: whether {declared.table} has the {kept.block.num_rows} rows of batch {kept.batch_id} "
-        "cannot be told: the answer to its INSERT was lost, the table may have forgotten its token since, and "
+        "is unknown: the answer to its INSERT was lost, the table may have forgotten its token since, and "
         f"{why}. Nothing is sent. Run {forget} in the sync's database, and then `oncehouse sync verify --repair`, "
         "which compares the table with the database and sends what is missing."
     )

@@ -98,7 +98,7 @@ def record_failure(sync: type[ModelSync], lease: SyncLease) -> Iterator[None]:
 
 
 def may_overlap(sync: type[ModelSync], lease: SyncLease) -> bool:
-    """Whether a batch may be sent beside the next reading: no step of the user's in between, and nothing kept."""
+    """Whether a batch may be sent during the next reading: no step of the user's in between, and nothing kept."""
     return (
         lease.engine.dialect.name == "postgresql"
         and sync.declaration().engine.is_idempotent

@@ -2,8 +2,8 @@
 
 Flushes, bulk calls, ORM statements, `secondary` tables, async sessions and Core all arrive there. What a statement does
 not say of the rows that it changes it is made to return, and their keys are registered on the same connection, in the
-same transaction. Statements on tables without a watch pay one look-up. Where a change could not be told exactly it
-is refused, never passed over.
+same transaction. Statements on tables without a watch pay one look-up. Where the changed rows are not known exactly the
+change is refused, never passed over.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def _plan_returning(
     if len(parameters) > 1:
         raise ConfigurationError(
             f"{watches[0].sync.declaration().name}: {table.name} was changed by a statement with several sets of "
-            "parameters whose condition does not name the whole key, so which rows it changed could not be told. Run "
+            "parameters whose condition does not name the whole key, so which rows it changed is unknown. Run "
             f"it once for each set, or register the keys yourself under the option {OPTION}=False"
         )
     _refuse_returning(statement, watches)
@@ -316,7 +316,7 @@ def _plan_returning(
         if result.rowcount > len(rows):
             raise ConfigurationError(
                 f"{watches[0].sync.declaration().name}: {table.name} does not return the rows that an UPDATE or DELETE "
-                "changes (implicit_returning is off), so they could not be told"
+                "changes (implicit_returning is off), so they are unknown"
             )
         return _register_returned(statement, watches, old, rows)
 
@@ -378,7 +378,7 @@ def _refuse_unknown_table(connection: Connection, table: Any) -> None:
         if is_same_database(connection.engine, watch.sync.source_of_rows()):
             raise ConfigurationError(
                 f"{watch.sync.declaration().name}: rows of {table.fullname} were changed through another Table than "
-                "that of the mapped class, so which ones could not be told. Use the class or its `__table__`, or "
+                "that of the mapped class, so the changed rows are unknown. Use the class or its `__table__`, or "
                 f"register the keys yourself under the option {OPTION}=False"
             )
 
@@ -389,7 +389,7 @@ def _refuse_moves_on_conflict(statement: Insert, watches: Sequence[Watch]) -> No
             names = ", ".join(column.name for column in watch.columns)
             raise ConfigurationError(
                 f"{watch.sync.declaration().name}: an INSERT … ON CONFLICT DO UPDATE sets {names} of a row that may be "
-                "there already, and which key it had before could not be told. Leave it out of `set_` and change it by "
+                "there already, and which key it had before is unknown. Leave it out of `set_` and change it by "
                 f"an UPDATE, or register both keys yourself under the option {OPTION}=False"
             )
 

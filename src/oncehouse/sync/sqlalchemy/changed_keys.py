@@ -80,7 +80,7 @@ def read_columns(
 
 
 def keep_children(connection: Connection, changed: ChangedKeys) -> Keys:
-    """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
+    """Of changed rows of a parent those that have one in the child; its own statements report new and deleted ones."""
     if changed.kind is not OperationKind.UPDATE or not changed.keys:
         return []
     key = changed.watch.child_key

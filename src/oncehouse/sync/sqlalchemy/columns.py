@@ -55,7 +55,7 @@ def find_mapper(model: Any) -> Mapper[Any]:
     if not isinstance(mapper.local_table, Table):
         raise ConfigurationError(
             f"{mapper.class_.__name__} is mapped to a {type(mapper.local_table).__name__} and not to a table: whose "
-            "rows changed could not be told. Sync the classes of its tables."
+            "rows changed is unknown. Sync the classes of its tables."
         )
     return mapper
 

@@ -181,7 +181,7 @@ class ModelSync(CoreModelSync):
     ) -> None:
         """Have the rows of these keys synced: for changes by raw SQL, in whose session or connection it is called.
 
-        With an AsyncSession: `await session.run_sync(UserSync.register, keys)`. Of a sync that CDC feeds the log tells
+        With an AsyncSession: `await session.run_sync(UserSync.register, keys)`. Of a sync that CDC feeds the log has
         them all.
         """
         from oncehouse.sync.sqlalchemy.capture import register_keys

@@ -96,14 +96,14 @@ def _conflict_target(statement: Insert, clause: Any) -> set[str]:
 
 
 def leaves_key(statement: Insert, columns: Sequence[Any]) -> bool:
-    """Whether an insert of one row leaves these columns, its whole key, to the database, and is told what it chose."""
+    """Whether an insert of one row leaves these columns, its whole key, to the database, and returns what it chose."""
     if any(column.key in _values(statement) or column.default is not None for column in columns):
         return False
     return set(columns) == set(statement.table.primary_key) and names_keys(statement, columns, [{}])
 
 
 def key_binds(statement: Update | Delete, columns: Sequence[Any]) -> tuple[str, ...] | None:
-    """The parameters that hold these columns of the only row that is changed; None where that is told otherwise.
+    """The parameters that hold these columns of the only row that is changed; None where they are found otherwise.
 
     That the parameters themselves do not set these columns is left to the caller.
     """

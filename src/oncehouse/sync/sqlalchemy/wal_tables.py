@@ -28,7 +28,7 @@ def describe_wal_table(sync: type[ModelSync]) -> WalTable:
         )
     if mapper.single:
         refused.append(
-            f"model: {table.name} has rows of other classes too, and the log does not tell them apart. Sync the class "
+            f"model: {table.name} has rows of other classes too, and the log does not distinguish them. Sync the class "
             "that has the table"
         )
     for column in sync.model_columns():

@@ -67,7 +67,7 @@ def _key_in(mapper: Mapper[Any], table: Any) -> tuple[Any, ...]:
     if any(column is None for column in found):
         raise ConfigurationError(
             f"{mapper.class_.__name__} is spread over tables, and {table.name} does not have its whole key: whose rows "
-            "changed there could not be told. Sync the classes of its tables."
+            "changed there is unknown. Sync the classes of its tables."
         )
     return tuple(found)
 

@@ -121,7 +121,7 @@ def compare_table(facts: TableFacts, declared: Declaration) -> TablePlan:
 
 
 def _prepare_for_pipeline(facts: TableFacts, declared: Declaration) -> Iterator[str]:
-    """What a table that rounds have filled lacks beside columns."""
+    """What a table that rounds have filled lacks besides columns."""
     if declared.pipeline is None:
         return
     table = quote_table(declared.table)
@@ -183,7 +183,7 @@ def _find_problems(facts: TableFacts, declared: Declaration) -> list[str]:
             "change the sync's engine"
         )
     wanted = declared.engine.sorting_key(declared.key)
-    # ClickHouse sorts a VersionedCollapsingMergeTree by the version too, without being told.
+    # ClickHouse sorts a VersionedCollapsingMergeTree by the version too, by itself.
     if _plain(facts.sorting_key) not in {
         _plain(", ".join(names)) for names in (wanted, (*wanted, *declared.engine.version_columns()))
     }:

@@ -1,4 +1,4 @@
-"""What a person is told of a comparison: a few keys of each kind of difference, and what to do. Pure."""
+"""The report of a comparison: a few keys of each kind of difference, and what to do. Pure."""
 
 from __future__ import annotations
 

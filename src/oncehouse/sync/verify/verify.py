@@ -3,8 +3,8 @@
 Rows are read as rounds read them and compared by ClickHouse (`table/compare.py`). Ranges follow ClickHouse's order, so
 keys of every type are compared, whatever order the database has for them; a second way through the database's keys
 finds those that the table has never had. A difference counts when it stands still: no operation of its key waits, and
-neither side changes between two looks. So writers may go on. What of a sync that CDC feeds waits in Kafka cannot be
-told by key; there a difference counts when it stands still for as long as looks are taken. Nothing is changed here.
+neither side changes between two looks. So writers may go on. For a sync that CDC feeds, the keys that wait in
+Kafka are unknown; there a difference counts when it stands still for as long as verify reads. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def verify(
     declared = sync.declaration()
     if isinstance(declared.engine, Append) and declared.engine.version is None:
         raise ConfigurationError(
-            f"Sync {declared.name}: an Append table without a version does not tell which row of a key is the newest, "
+            f"Sync {declared.name}: an Append table without a version does not show which row of a key is the newest, "
             "so it cannot be compared with the database. Give the engine a version: Append(version='_version')."
         )
     check_sync_table(sync)
@@ -284,8 +284,8 @@ def find_waiting_keys(sync: type[ModelSync]) -> set[str]:
         listed = storage.list_operations(connection, name, MOST_WAITING)
     if len(listed) >= MOST_WAITING:
         raise PermanentError(
-            f"Sync {name}: more than {MOST_WAITING:,} operations wait, so what differs because of them cannot be told "
-            "from the rest. Let the syncs run (`oncehouse sync run`), then verify."
+            f"Sync {name}: more than {MOST_WAITING:,} operations wait, so what differs because of them cannot be "
+            "distinguished from the rest. Let the syncs run (`oncehouse sync run`), then verify."
         )
     return {operation.key for operation in listed}
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_read_cannot_be_told(repairable):
     (repairable.folder / "files" / part.file.path).unlink()
     repairable.deliver(ids)
     (reason,) = repairable.plan().refused
-    assert f"whether the rows of part {part.part} have come cannot be told" in reason
+    assert f"whether the rows of part {part.part} have come is unknown" in reason
 
 
 # What the tables have

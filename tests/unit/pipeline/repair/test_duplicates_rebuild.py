@@ -105,7 +105,7 @@ def test_what_has_left_the_window_is_not_guessed(tmp_path):
     ):
         find_duplicates(store, state, 2, window_seconds=0.5)
     gone = replace(state, key_files=state.key_files[1:])
-    with pytest.raises(PermanentError, match="cannot be told"):
+    with pytest.raises(PermanentError, match="which ones they were is unknown"):
         find_duplicates(store, gone, 2, window_seconds=WINDOW_SECONDS)
 
 

@@ -257,7 +257,7 @@ def test_ignore_does_nothing(catalog, token, columns):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": "csv"}, "source.new_fields: csv does not tell of new fields"),
+        ({"format": "csv"}, "source.new_fields: csv does not report new fields"),
         ({"tables": [{"name": "t", "columns": {"id": "id"}}]}, "no table takes new fields"),
         ({"policy": "grow"}, "source.new_fields: must be 'ignore', 'add' or 'stop'"),
     ],

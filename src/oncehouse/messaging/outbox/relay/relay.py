@@ -48,7 +48,7 @@ _QUIET_SECONDS = 0.4
 _CLEAN_SECONDS = 10.0
 
 OpenSender = Callable[[Callable[[], bool]], Sender]
-"""Opens a worker's sender; the argument tells whether the worker may continue."""
+"""Opens a worker's sender; the argument returns whether the worker may continue."""
 
 
 class Relay:
