@@ -196,7 +196,7 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _report_thread_defect(failure: threading.ExceptHookArgs) -> None:
-    """As Python tells it, but for secrets."""
+    """As Python prints it, without secrets."""
     if structured_logging.is_started() and failure.exc_value is not None:
         _log.error("a thread ended by an unexpected failure", exc_info=failure.exc_value)
         return

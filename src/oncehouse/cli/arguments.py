@@ -24,7 +24,7 @@ def _start_logs(log_format: LogFormat | None) -> LogFormat | None:
     return log_format
 
 
-# Whoever declares it writes log lines from then on; `app.run_command` ends that.
+# A command that declares it writes log lines from then on; `app.run_command` ends that.
 Logs = Annotated[
     LogFormat | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""The options by which `dashboard` and `metrics` are told what to look at, and who may look."""
+"""The options that say what `dashboard` and `metrics` read, and who may open them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def open_page() -> io.StringIO | None:
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """What is shown inside is kept, and told at the end: by a pager if the screen is too small for it."""
+    """Output inside is kept, and printed at the end: by a pager if the screen is too small for it."""
     if not may_page():
         yield
         return

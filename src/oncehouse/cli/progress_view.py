@@ -50,7 +50,7 @@ def format_remainder(progress: Progress) -> tuple[str, str]:
 
 
 def format_rare_counts(progress: Progress) -> str:
-    """Counts that most pipelines never have; told where there are any, so that the counts add up to `read`."""
+    """Counts that most pipelines never have; printed where there are any, so that the counts add up to `read`."""
     skipped = f"skipped {progress.skipped:,}, " if progress.skipped else ""
     return f"{skipped}waiting for a schema {progress.waiting:,}, " if progress.waiting else skipped
 

@@ -99,7 +99,7 @@ class Patience:
 
 
 LOOKING = Patience(connect_seconds=5, statement_seconds=10, pool_seconds=5)
-"""Of whoever shows how things stand, and has more to show than this database. Who works waits as long as it takes."""
+"""For commands that show a state, and read more than this database. Working processes wait as long as it takes."""
 
 
 def open_engine(
@@ -114,8 +114,8 @@ def open_engine(
     """`setting` is where the user wrote the URL: messages name it.
 
     `ping` asks PostgreSQL before each use of a connection whether it is there; who tries again anyway can do without.
-    Without `patience` it is waited for as long as it takes. `report` is told for whom the write lock of a SQLite file
-    is waited for, up to `lock_seconds`.
+    Without `patience` it is waited for as long as it takes. `report` is called with the holder of a SQLite file's
+    write lock, which is waited for up to `lock_seconds`.
     """
     remember(url)
     try:
@@ -160,7 +160,7 @@ def _connect_arguments(url: URL, patience: Patience | None) -> dict[str, str]:
 def _bound_statements(engine: Engine, seconds: int) -> None:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # For this transaction alone: behind a pooler the next one on the same connection may be somebody else's.
+        # For this transaction alone: behind a pooler the next one on the same connection may be of another client.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{seconds}s'")
 
 
@@ -269,7 +269,7 @@ def _follow_file(engine: Engine, path: Path) -> None:
     """Let connections go to the file that stands there now.
 
     A file that was put in the place of another one would otherwise be seen by new processes alone, while this one wrote
-    on into a file that nobody can open any more.
+    on into a file that no process can open any more.
     """
 
     @event.listens_for(engine, "connect")
@@ -301,7 +301,7 @@ def _identify(path: Path) -> tuple[int, int] | None:
 class DatabaseClock(FunctionElement[float]):
     """Now, in seconds since 1970, on the database's clock: leases must not depend on a driver's."""
 
-    # A function, because statements with a bare column element of one's own are compiled anew each time.
+    # A function, because statements with a bare column element of one's own are compiled each time.
     inherit_cache = True
     name = "database_clock"
     type = Float()

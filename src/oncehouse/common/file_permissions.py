@@ -1,7 +1,7 @@
-"""Files and folders for their owner alone, whatever the umask: events, ids and catalogs are nobody else's business.
+"""Files and folders for their owner alone, whatever the umask: other users must not read events, ids and catalogs.
 
 Rights are set when a name is made, so that there is no moment in which others could open it. What stands there
-already keeps the rights that somebody gave it, except in the folder for temporary files: there anybody may have
+already keeps the rights that it has, except in the folder for temporary files: there another user may have
 made a folder of our name, and only one that is ours is used.
 """
 
@@ -66,7 +66,7 @@ def _user_name() -> str:
 
 
 def own_temporary_folder(name: str) -> Path:
-    """A folder of this user below the one for temporary files; refused where somebody else has made it."""
+    """A folder of this user below the one for temporary files; refused where another user has made it."""
     folder = Path(tempfile.gettempdir()) / name
     folder.mkdir(mode=_FOLDER_RIGHTS, exist_ok=True)
     found = folder.lstat()

@@ -24,7 +24,7 @@ class HttpAuth:
     """0 takes a free one."""
     token: str | None
     names: frozenset[str]
-    """Hosts that a request may name, in small letters and without a port."""
+    """Hosts that a request may name, in lower case and without a port."""
 
     def knows(self, host_header: str) -> bool:
         """Whether a request's `Host` names us."""
@@ -76,7 +76,7 @@ def split_address(listen: str) -> tuple[str, int]:
 
 
 def split_host(header: str) -> str:
-    """The host of a `Host` header, without its port and in small letters."""
+    """The host of a `Host` header, without its port and in lower case."""
     name = header.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]

@@ -1,6 +1,6 @@
 """What commands print with `--json`: each document is a frozen record that names the commands which print it.
 
-`tools/cli_schema.py` writes the published schema from these records, so nobody spells the fields twice. A record
+`tools/cli_schema.py` writes the published schema from these records, so the fields are written once. A record
 may hold values of any room; those whose modules are heavy are named in annotations alone.
 """
 
@@ -19,7 +19,7 @@ ANSWERS: dict[str, list[type[Answer]]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A document. Commands that tell of events print several, one a line."""
+    """A document. Commands that report events print several, one a line."""
 
     def __init_subclass__(cls, *, of: tuple[str, ...], **more: Any) -> None:
         super().__init_subclass__(**more)

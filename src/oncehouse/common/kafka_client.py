@@ -1,4 +1,4 @@
-"""What every Kafka client of ours is told, whoever opens it, and how Kafka's errors read.
+"""The settings that all our Kafka clients share, and the texts of Kafka's errors.
 
 Options come in Kafka's own spelling as librdkafka reads it. Secrets are revealed here and nowhere earlier.
 """

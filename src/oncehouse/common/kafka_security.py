@@ -1,7 +1,7 @@
 """TLS and SASL of Kafka's clients: what is refused before anything connects, and librdkafka's words in Java's.
 
 The driver reads with librdkafka, Spark with Kafka's Java client; a pipeline file says it once, in librdkafka's words.
-Nothing is ever less secure on one side than on the other: what only one of them could be told is refused. Private
+Nothing is ever less secure on one side than on the other: a setting that only one of them has is refused. Private
 keys are read here, on the driver, and travel as secret options.
 """
 
@@ -20,7 +20,7 @@ _PKCS8 = "-----BEGIN PRIVATE KEY-----"
 
 
 def refuse_unused_security(options: Mapping[str, str | SecretStr]) -> None:
-    """Whoever writes a certificate or a password means a secure connection; Kafka's default is a plain one."""
+    """A certificate or a password in the file asks for a secure connection; Kafka's default is a plain one."""
     protocol_option = options.get("security.protocol", "PLAINTEXT")
     protocol = str(
         protocol_option.get_secret_value() if isinstance(protocol_option, SecretStr) else protocol_option

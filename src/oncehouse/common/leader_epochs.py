@@ -58,7 +58,7 @@ def ask_epoch_ends(
 ) -> dict[Place, EpochEnd]:
     """Where the records of a leader epoch end, of each partition. Raises Unanswered where one is not answered.
 
-    `group` is one that the user may read. Nobody joins it, but the client asks who coordinates it.
+    `group` is one that the user may read. No client joins it, but the client asks who coordinates it.
     """
     found: dict[Place, EpochEnd] = {}
     for tries_left in reversed(range(_TRIES)):
@@ -110,7 +110,7 @@ def receive_epoch_ends(
 
 
 def _sort_out(message: Message, left: Mapping[Place, int]) -> list[tuple[Place, EpochEnd | KafkaError]]:
-    """Errors of brokers and of the group's coordinator are nobody's answer: leaders may answer all the same."""
+    """Errors of brokers and of the group's coordinator are no answer: leaders may answer all the same."""
     error, topic, partition = message.error(), message.topic(), message.partition()
     if error is None:
         return []

@@ -1,4 +1,4 @@
-"""Modules that a user names: found from the working folder, as Python itself would, and their errors told as theirs."""
+"""Modules that a user names: found from the working folder, as Python would, and their errors reported as theirs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def import_user_module(name: str) -> ModuleType:
             ) from None
         raise _describe_broken(name, error) from error
     except Exception as error:
-        # The module is somebody else's code: what it raises is no defect of ours, whatever it is.
+        # The module is the user's code: what it raises is no defect of ours, whatever it is.
         raise _describe_broken(name, error) from error
 
 

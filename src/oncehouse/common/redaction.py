@@ -2,7 +2,7 @@
 
 Every section of a file of settings brings its secrets here when it is made. Types that hide themselves keep them out
 of messages already; this catches what a driver, a library or a trace says with a secret in it. A word of a few
-letters is not looked for: as a password it is no secret, and it is a part of many messages.
+characters is not looked for: as a password it is no secret, and it is a part of many messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_secret_setting(name: str) -> bool:
 
 
 def reveal(value: str | SecretStr) -> str:
-    """The plain text of a setting, for the driver that needs it and for nobody else."""
+    """The plain text of a setting, for the driver that needs it and for no other use."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
@@ -82,7 +82,7 @@ def _secrets_in(value: Any) -> Iterable[str]:
 
 
 def _jaas_passwords(secret: str) -> Iterable[str]:
-    """A driver tells less than the whole line."""
+    """An error of a driver may have less than the whole line."""
     for found in _QUOTED_PASSWORD.finditer(secret):
         yield found[1]
         yield re.sub(r"\\(.)", r"\1", found[1])

@@ -45,7 +45,7 @@ class LockWait:
         wait_seconds: float = WAIT_SECONDS,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """`report` is told once who has the lock, and once that it is free; without it the error says it alone."""
+        """`report` is called once with the lock's holder, and once when it is free; without it the error names it."""
         self._path = path
         self._wait_seconds = wait_seconds
         self._report = report

@@ -24,7 +24,7 @@ from oncehouse.common.formatting import escape_unprintable
 from oncehouse.common.redaction import redact
 
 FORMAT_VARIABLE = "ONCEHOUSE_LOG_FORMAT"
-"""Where a process finds the format that nobody gave it by an option; Spark's workers get it so."""
+"""Where a process finds the format when no option sets it; Spark's workers get it so."""
 OWN = "oncehouse"
 _FIELDS = "fields"
 

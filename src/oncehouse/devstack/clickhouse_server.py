@@ -1,6 +1,6 @@
 """ClickHouse's engine out of the chdb-core wheel as a server process: `python -P … DATA_FOLDER`.
 
-The engine listens for as long as its first query runs, so that query reads a pipe which nobody writes to.
+The engine listens for as long as its first query runs, so that query reads a pipe that has no writer.
 SIGTERM closes the pipe and the engine ends in order. This is a private entry point of the wheel: its version
 is pinned exactly, and it must be the first query of the process.
 """

@@ -1,6 +1,6 @@
 """Jars from Maven Central, fetched once by the Ivy that PySpark ships.
 
-A set of jars lives in a folder named by its coordinates. It is retrieved beside that folder and renamed, so a
+A set of jars lives in a folder named by its coordinates. It is retrieved next to that folder and renamed, so a
 folder under its final name is complete. The cache is `$ONCEHOUSE_CACHE`, or `~/.cache/oncehouse`.
 """
 
@@ -45,7 +45,7 @@ DEBEZIUM_POSTGRES = Coordinates(
 
 
 def keep_quiet(_message: str) -> None:
-    """The listener of those who do not want to hear about progress."""
+    """The listener of callers that show no progress."""
 
 
 def cache_folder() -> Path:

@@ -78,7 +78,7 @@ class KafkaServer:
         return find_java(), "-cp", classpath, f"-Dlog4j2.configurationFile={logging}"
 
     def _format(self) -> None:
-        """Format beside the final folder and rename, so that data/ is there only when it is whole."""
+        """Format next to the final folder and rename, so that data/ is there only when it is whole."""
         new, properties = self.place.folder / "data.new", self.place.folder / "format.properties"
         logging = self.place.folder / "log4j2.properties"
         shutil.rmtree(new, ignore_errors=True)

@@ -50,7 +50,7 @@ class Postgres:
         server = (str(find_program("postgres")), "-D", str(self._data), *settings)
         return Launch(
             command=(*without_root(), *server, "-p", str(self.place.ports["postgres"])),
-            # PostgreSQL takes a killed predecessor for alive until somebody has reaped it.
+            # PostgreSQL takes a killed predecessor for alive until its parent has reaped it.
             left_by_dead=(self._data / "postmaster.pid",),
         )
 
@@ -71,7 +71,7 @@ class Postgres:
         return self.place.folder / "data"
 
     def _initialise(self) -> None:
-        """Initialise beside the final folder and rename, so that data/ is there only when it is whole."""
+        """Initialise next to the final folder and rename, so that data/ is there only when it is whole."""
         new = self.place.folder / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)

@@ -1,7 +1,7 @@
 """Server processes that outlive the command which started them, known by pid and start time.
 
-The server writes its own pid file before it becomes the server, so that no crash of the starter can leave a
-process behind that nobody knows. A pid counts only together with its start time and the machine's boot: a pid
+The server writes its own pid file before it becomes the server, so that no crash of the starter can leave
+an unknown process behind. A pid counts only together with its start time and the machine's boot: a pid
 that was given to another program since is never signalled. Linux only, because /proc is the witness.
 """
 
@@ -19,7 +19,7 @@ from typing import IO
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-# The outer shell ends at once, so the server is nobody's child: it needs no reaping by the starter and a
+# The outer shell ends at once, so the server is adopted by init: it needs no reaping by the starter and a
 # Ctrl-C there does not reach it. The inner shell notes who it is and then becomes the server. Until it has
 # noted that, it holds the lock of the folder (descriptor 3) as its starter does: if the starter is killed
 # meanwhile, the next one waits and then finds the pid file.

@@ -127,7 +127,7 @@ class SecondSparkWorker(SparkWorker):
 
 
 def _ask(web_port: int) -> dict[str, Any]:
-    """What the master tells about itself; nothing while it does not answer."""
+    """What the master reports of itself; nothing while it does not answer."""
     if not answers(web_port):
         return {}
     connection = http.client.HTTPConnection(LOCALHOST, web_port, timeout=5)

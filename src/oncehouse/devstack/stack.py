@@ -1,6 +1,6 @@
 """The stack of one folder: bring parts up, look at them, take them down.
 
-`up` may be interrupted at any point and called again: what runs is kept, what is half done is done anew.
+`up` may be interrupted at any point and called again: what runs is kept, what is half done is done again.
 `down` ends exactly the processes that the folder's pid files name, and keeps data and ports; `discard` keeps nothing.
 Everything that changes the folder holds its lock.
 """
@@ -144,7 +144,7 @@ class Stack:
                 ports = add_ports(ports, part=name, names=_PARTS[name].port_names)
             save_ports(self.folder, ports)
             if {KafkaServer.name, *BROKERS} & set(wanted):
-                kafka_broker_jars(say)  # takes a minute the first time, so somebody should hear of it
+                kafka_broker_jars(say)  # takes a minute the first time, so it is printed
             if Connect.name in wanted:
                 connect_jars(say)
                 debezium_jars(say)
@@ -163,7 +163,7 @@ class Stack:
         return running
 
     def discard(self) -> None:
-        """End every part without waiting for anything, and remove the folder: for data that nobody wants.
+        """End every part without waiting for anything, and remove the folder: for data that is not needed.
 
         In order ClickHouse would wait five seconds for clients that keep their connections open.
         """

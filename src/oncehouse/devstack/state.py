@@ -1,7 +1,7 @@
 """What a stack's folder remembers: state.json with the ports of its parts, and one lock for who changes it.
 
 Ports are chosen once and kept, so that URLs survive a restart. They are taken from below the range that the
-kernel hands out to clients, where nobody takes them by accident while a server is down. Who runs is not
+kernel hands out to clients, where no client takes them by accident while a server is down. Who runs is not
 written here: the pid files, which the servers write themselves, say that.
 """
 

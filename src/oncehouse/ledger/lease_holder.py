@@ -1,4 +1,4 @@
-"""Who holds a lease: this process, named so that another one on the same machine can tell whether it lives.
+"""Who holds a lease: this process, named so that another one on the same machine knows whether it lives.
 
 A process that died without releasing its lease keeps others waiting until it runs out. On the very same
 machine (same boot, same process namespace) its death can be seen at once; elsewhere the lease decides.
@@ -37,7 +37,7 @@ def _is_running(pid: int, started: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # somebody else's process, about which /proc may tell nothing
+        return True  # another user's process, about which /proc may show nothing
     return _started(pid) == started
 
 
@@ -50,7 +50,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in clock ticks: tells a recycled pid from the process that had it before."""
+    """When a process was started, in clock ticks: distinguishes a recycled pid from the process that had it before."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     except OSError:

@@ -26,7 +26,7 @@ class Term:
 
 
 class Terms:
-    """The newest one of each stage; whoever writes under an older one is fenced by its token."""
+    """The newest one of each stage; a writer under an older one is fenced by its token."""
 
     def __init__(self) -> None:
         self._newest: dict[Stage, Term] = {}

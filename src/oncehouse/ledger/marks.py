@@ -2,7 +2,7 @@
 
 A catalog may lose what it confirmed (a standby is promoted without the last transactions, a file is restored from a
 copy). A mark proves it from outside: one small file a lease term, named by token and holder so that a process that was
-frozen lowers nobody else's, with the number of writes that its stage had confirmed when it last sent something.
+frozen lowers no other holder's, with the number of writes that its stage had confirmed when it last sent something.
 Transactions are lost from the end only, so a catalog that has those writes has all that came before them: the attempt,
 its batch, and their epochs. What was lost of which nothing was sent is no loss, and no mark counts it.
 """
@@ -57,7 +57,7 @@ class Sending:
 def mark_lease(catalog: Catalog, store: FileStore, stage: Stage, token: int) -> None:
     """Make the token known, and take over what earlier terms have marked.
 
-    The token first: whoever does not see it afterwards has written before the others' marks are read here.
+    The token first: a process that does not see it afterwards has written before the others' marks are read here.
     """
     term = catalog.terms.find(stage, token)
     if term is None:
@@ -153,7 +153,7 @@ class DamagedMark:
 
 
 def read_marks(store: FileStore, pipeline: str) -> Marks:
-    """Damaged ones are told, for who can go on without them."""
+    """Damaged ones are listed, for callers that can go on without them."""
     found: list[Mark] = []
     damaged: list[DamagedMark] = []
     tokens: dict[str, int] = {}
@@ -224,7 +224,7 @@ def describe_ahead(catalog: Catalog, store: FileStore) -> str | None:
 
 
 def describe_ahead_of_sound(catalog: Catalog, store: FileStore) -> str | None:
-    """The same where damaged marks are told otherwise."""
+    """The same where damaged marks are reported elsewhere."""
     return _describe_ahead(catalog, read_marks(store, catalog.pipeline).found)
 
 

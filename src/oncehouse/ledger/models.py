@@ -28,7 +28,7 @@ class EpochKind(StrEnum):
     WAITING = "waiting"
     """Records that had waited for their schema."""
     FRAME = "frame"
-    """A batch of a query: rows of somebody's DataFrame, or of imported files."""
+    """A batch of a query: rows of a user's DataFrame, or of imported files."""
 
 
 class DeadLetterKind(StrEnum):
@@ -37,7 +37,7 @@ class DeadLetterKind(StrEnum):
     WAITING = "waiting"
     """Its schema is not known yet."""
     EDIT = "edit"
-    """No letters of their own: values that somebody has put in the place of those of dead letters."""
+    """No dead letters of their own: values that a person has put in the place of those of dead letters."""
 
 
 class FileFormat(StrEnum):
@@ -91,12 +91,12 @@ class OffsetRange:
     start: int
     end: int
     leader_epoch: int | None = field(default=None, compare=False)
-    """Of what stands before the end, in the log that was read; None where nobody knows it."""
+    """Of what stands before the end, in the log that was read; None where it is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class QueryBatch:
-    """What Spark, or whoever calls, numbers; the ledger settles each number of a query once."""
+    """What Spark, or another caller, numbers; the ledger settles each number of a query once."""
 
     query: str
     batch: int
@@ -146,7 +146,7 @@ class DeadLetterFile:
     epoch: int
     rows: int
     reasons: dict[str, int]
-    """How many for each reason; of waiting records, for each schema; of edits, for each file of letters."""
+    """How many for each reason; of waiting records, for each schema; of edits, for each file of dead letters."""
     file: FileRef
     registered_at: float = 0.0
     kind: DeadLetterKind = DeadLetterKind.DEAD
@@ -321,7 +321,7 @@ class Attempt:
     """None while it runs, or when its driver died."""
     detail: str | None
     block_count: str | None = None
-    """What the destination had taken when the attempt began; none where nobody could tell."""
+    """What the destination had taken when the attempt began; none where it was unknown."""
 
     @property
     def may_have_sent(self) -> bool:
@@ -350,7 +350,7 @@ class Lease:
 
 
 def format_holder(holder: str) -> str:
-    """Machine and pid; what follows in brackets only tells another process whether this one lives."""
+    """Machine and pid; what follows in brackets only shows another process whether this one lives."""
     return holder.partition(" (")[0]
 
 

@@ -64,7 +64,7 @@ def _require_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
 
 
 class KeptLedger:
-    """For whoever looks again and again: connections and prepared statements outlive a look.
+    """For callers that read again and again: connections and prepared statements outlive a read.
 
     A SQLite file that is gone, or another one in its place, is noticed at the next look.
     """
@@ -82,7 +82,7 @@ class KeptLedger:
             if self._catalog is not None and file == self._file:
                 return self._catalog
             self._forget()
-        # Without the lock: a server that lets nobody in must hold up nobody but those who ask it.
+        # Without the lock: a server that accepts no connection must hold up only the threads that ask it.
         opened = self._connect()
         with self._lock:
             if self._catalog is not None and file == self._file:

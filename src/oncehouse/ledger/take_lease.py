@@ -1,4 +1,4 @@
-"""Taking a lease: only in a catalog that has come to every mark outside of it, under a token that nobody was given.
+"""Taking a lease: only in a catalog that has come to every mark outside of it, under a token that no process was given.
 
 The catalog alone cannot say whether it has lost its last transactions; the marks among the ledger's files can. A lease
 is marked before it is used, so that its token is known even where the catalog forgets that it gave it out.
@@ -46,7 +46,7 @@ def take_lease(
             require_current(catalog, store)
     except BaseException:
         with suppress(OncehouseError):
-            leases.release(catalog, lease)  # it runs out by itself; what went wrong before must be told
+            leases.release(catalog, lease)  # it runs out by itself; what went wrong before must be reported
         raise
     return lease
 

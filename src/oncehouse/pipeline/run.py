@@ -111,7 +111,7 @@ def _make_ingest(
 
 
 class IdleIngestStage:
-    """The ingest of a process that was told to run other stages only."""
+    """The ingest of a process that was started for other stages only."""
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         if not once:

@@ -1,4 +1,4 @@
-"""A client that writes down what it is told instead of sending it, to show what a store would run."""
+"""A client that records statements instead of sending them, to show what a store would run."""
 
 from __future__ import annotations
 

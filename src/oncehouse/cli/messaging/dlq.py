@@ -301,7 +301,7 @@ def _ask(question: str, *, as_json: bool) -> None:
 
 def _show_counts(counts: Mapping[str, ErrorCount], *, empty: str) -> None:
     rows = [(kind, tally.letters, tally.replayed) for kind, tally in counts.items()]
-    show_table(["error", "letters", "replayed"], rows, empty=empty)
+    show_table(["error", "dead letters", "replayed"], rows, empty=empty)
 
 
 def _show_line(dead_letter: TopicDeadLetter, marks: ReplayMarks) -> None:

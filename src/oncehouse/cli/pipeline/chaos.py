@@ -85,7 +85,7 @@ def chaos(
         _list(as_json=as_json)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    number = random.randint(1, _GREATEST_SEED) if seed is None else seed  # noqa: S311 - told, to be repeated
+    number = random.randint(1, _GREATEST_SEED) if seed is None else seed  # noqa: S311 - printed, to be repeated
     plan = make_plan(file, events=events, seed=number, sample=records)
     print_line = _make_printer()
     for note in plan.notes:

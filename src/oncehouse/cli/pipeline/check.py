@@ -2,7 +2,7 @@
 
 Kafka, ClickHouse and the ledger are each looked at even when another one is wrong: one look shows all.
 Nothing is changed: no table, no catalog, no topic; an empty file is written and removed where the ledger's
-files go, because nothing less tells whether they can be written.
+files go, because only a write shows that they can be written.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def in_thread(work: Callable[[], Result], *, gives_up: Callable[[], bool] = lamb
 
     # A daemon, so that a second signal can end the process without waiting for it.
     threading.Thread(target=guarded, name="oncehouse-run", daemon=True).start()
-    # In steps, because a signal that comes just before a wait begins is only heard when the wait ends.
+    # In steps, because a signal that comes just before a wait begins is only handled when the wait ends.
     while not wait([future], timeout=_SIGNAL_CHECK_SECONDS).done:
         if gives_up():
             raise OverdueError

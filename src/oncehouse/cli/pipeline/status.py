@@ -1,6 +1,6 @@
 """`oncehouse status`: where a pipeline stands, from its ledger, and how far behind Kafka it is.
 
-Kafka is asked for its end offsets only; when it is away, everything else is still told.
+Kafka is asked for its end offsets only; when it is away, everything else is still printed.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _show_tables(overview: Overview) -> None:
 
 
 def format_request(request: Request) -> str:
-    """What was asked for, without what tells people nothing: a name of files, a rule as it is hashed."""
+    """What was asked for, without what means nothing to people: a name of files, a rule as it is hashed."""
     arguments = {
         name: value
         for name, value in request.arguments.items()

@@ -60,7 +60,7 @@ def _read_status(catalog: Catalog) -> Standing:
             "has run before, ledger.catalog names another place than it did."
         )
     if found.version > found.wanted:
-        catalog.exists()  # which tells who can work with it
+        catalog.exists()  # its error says which version can work with it
     return found
 
 

@@ -1,4 +1,4 @@
-"""`oncehouse verify`: the ledger against itself, its files and ClickHouse, told in full."""
+"""`oncehouse verify`: compares the ledger with itself, its files and ClickHouse, and prints all findings."""
 
 from __future__ import annotations
 

@@ -39,6 +39,6 @@ def find_enabled(modules: list[str] | None, names: list[str] | None) -> list[typ
 
 
 def print_notes(lines: Iterable[str]) -> None:
-    """Beside what a command prints for programs."""
+    """To stderr, apart from what a command prints for programs."""
     for line in lines:
         sys.stderr.write(f"{line}\n")

@@ -20,7 +20,7 @@ _SKIPPED = 2
 
 
 def leave_token_out() -> None:
-    """Inserts carry no token, and nobody looks whether the batch is there already."""
+    """Inserts carry no token, and no check finds that the batch is there already."""
     _put(insert_task, "send_batch", without_token(insert_task.send_batch))
 
 
@@ -90,7 +90,7 @@ def _name(one: Any) -> str:
 
 
 def believe_failures() -> None:
-    """An insert that failed, or whose end nobody knows, counts as done."""
+    """An insert that failed, or whose end is unknown, counts as done."""
     right = insert_task.classify_outcome
 
     def classify_kindly(outcome: Any, **facts: Any) -> insert_task.AttemptResult:
@@ -105,7 +105,7 @@ def believe_failures() -> None:
 
 
 def ignore_fencing() -> None:
-    """Leases are for everybody: whoever asks gets one, and nobody's token is looked at."""
+    """Every process that asks gets the lease, and no token is checked."""
     acquire = leases.acquire
 
     def take(ledger: Any, stage: Any, **which: Any) -> Any:
@@ -120,7 +120,7 @@ def ignore_fencing() -> None:
 
 
 def _put(holder: object, name: str, defect: object) -> None:
-    getattr(holder, name)  # what is not there would be put there, and nobody would use it
+    getattr(holder, name)  # what is not there would be put there, and no code would use it
     setattr(holder, name, defect)
 
 

@@ -59,7 +59,7 @@ class Sent:
 class Traffic:
     waves: tuple[tuple[Sent, ...], ...]
     identities: int | None
-    """How many different events there are; None where only the pipeline can tell."""
+    """How many different events there are; None where only the pipeline knows."""
     partitions: int = PARTITIONS
 
     @property

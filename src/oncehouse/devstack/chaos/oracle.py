@@ -1,9 +1,9 @@
 """What must hold at the end of a run: its tables equal those of a calm run of the same records, row by row.
 
 The calm run is held to what the maker of the events knows: as many rows as there are different events, and the very
-values of the identity where they are columns. Beside it: all counts as in the calm run, nothing left behind, nothing
-that `verify` complains about, sums in a materialized view behind each table that are the table's, and the same bytes
-whenever a batch is sent again.
+values of the identity where they are columns. The oracle also checks: all counts as in the calm run, nothing left
+behind, nothing that `verify` complains about, sums in a materialized view behind each table that are the table's, and
+the same bytes whenever a batch is sent again.
 """
 
 from __future__ import annotations

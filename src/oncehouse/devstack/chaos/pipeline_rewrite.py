@@ -37,7 +37,7 @@ class RunPlace:
     bootstrap_servers: str = f"{LOCALHOST}:9"
     clickhouse_url: str = f"http://{LOCALHOST}:9"
     number: int = 0
-    """Tells topics and databases of runs apart."""
+    """Distinguishes topics and databases of runs."""
     spark_settings: Mapping[str, str] = field(default_factory=dict)
     clickhouse: Mapping[str, object] = field(default_factory=dict)
     """Settings of the connection that the run needs to be otherwise."""
@@ -77,7 +77,7 @@ def write_there(file: Path, place: RunPlace, *, events: int, keep_registry: bool
 
 
 def _move(document: dict[str, Any], place: RunPlace, *, keep_registry: bool) -> dict[str, Any]:
-    """Tolerates whatever stands in the file: what is wrong with it is told when the result is looked at."""
+    """Tolerates whatever stands in the file: what is wrong with it is reported when the result is checked."""
     source = _section(document, "source")
     moved = {**document, "source": _move_source(source, place, keep_registry=keep_registry)}
     if isinstance(tables := document.get("tables"), list):

@@ -144,7 +144,7 @@ def _kill(pid: int) -> bool:
 
 
 def kill_broker(run: ScenarioRun) -> None:
-    """It is away until the stream has given up, so that reading surely begins anew."""
+    """It is away until the stream has given up, so that reading surely begins again."""
     stack = run.environment.stack
 
     def kill(_process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
 """A proxy before ClickHouse's HTTP port that lets INSERTs fail as networks and servers do.
 
 It forwards bytes as they come and reads only what it must: HTTP without pipelining takes turns, so the first
-bytes from the client after an answer begin a request, and its first line tells an INSERT. A fault befalls
+bytes from the client after an answer begin a request, and its first line shows an INSERT. A fault befalls
 INSERTs alone, as many as it was asked for, and is counted when it has happened. `_ProxiedConnection` does to the
 bytes what a fault says; `FaultProxy` owns the connections and knows whose turn it is. `bodies` keeps hashes of what
 INSERTs carried, so that a repeat can be compared with what was sent before.
@@ -118,7 +118,7 @@ class FaultProxy:
             for pump in (exchange.pump_requests, exchange.pump_answers):
                 threading.Thread(target=pump, name="oncehouse-proxy", daemon=True).start()
 
-    # What exchanges ask and tell
+    # What exchanges ask and report
 
     def admit(self, request: bytes) -> Fault | None:
         """The fault that befalls a request which begins with these bytes."""
@@ -297,9 +297,9 @@ def is_success(answer: bytes) -> bool:
 
 def make_error(fault: AnswerError) -> bytes:
     """An answer as a gateway gives it, or as ClickHouse does when the fault has one of its codes."""
-    body, header = "The proxy was told to fail\n", ""
+    body, header = "The proxy was set to fail\n", ""
     if fault.code is not None:
-        body = f"Code: {fault.code}. DB::Exception: the proxy was told to fail\n"
+        body = f"Code: {fault.code}. DB::Exception: the proxy was set to fail\n"
         header = f"X-ClickHouse-Exception-Code: {fault.code}\r\n"
     status = f"{fault.status.value} {fault.status.phrase}"
     head = f"HTTP/1.1 {status}\r\n{header}Content-Length: {len(body)}\r\nConnection: close"
@@ -324,6 +324,6 @@ def _read_whole(connection: socket.socket, begun: bytes) -> bytes:
 
 def _close(connection: socket.socket) -> None:
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RD)  # wakes whoever reads; the end itself is for `close` to send
+        connection.shutdown(socket.SHUT_RD)  # wakes a reader; the end itself is for `close` to send
     with suppress(OSError):
         connection.close()

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 @dataclass(frozen=True, kw_only=True)
 class DropAnswer:
-    """The server does the INSERT, the client never hears of it. One that the server refuses does not count."""
+    """The server does the INSERT, the client never gets the answer. One that the server refuses does not count."""
 
     reset: bool = False
     """The client's connection is torn down instead of ended in order."""
@@ -33,12 +33,12 @@ class DelayRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldRequest:
-    """The server gets the INSERT when the proxy is told to release it, whatever became of the client by then."""
+    """The server gets the INSERT when the proxy releases it, whatever became of the client by then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DelayAnswer:
-    """The server does the INSERT at once, the client hears of it late."""
+    """The server does the INSERT at once, the client gets the answer late."""
 
     seconds: float
 

@@ -1,7 +1,7 @@
 """Batches in the catalog: ordered, immutable lists of parts, and every attempt to insert them.
 
 A part is put into a batch once. An attempt's query id is written down before its first byte may leave, so
-that a later attempt can end it; an attempt without an outcome is one whose outcome nobody knows.
+that a later attempt can end it; the outcome of an attempt without one is unknown.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def settle_views(catalog: Catalog, batch_ids: Iterable[str]) -> None:
 
 
 def retry_parked(catalog: Catalog, batch_id: str) -> None:
-    """A person's wish: let a parked batch be tried again at once."""
+    """Asked for by a person: let a parked batch be tried again at once."""
 
     def run(connection: Connection) -> bool:
         changed = connection.execute(

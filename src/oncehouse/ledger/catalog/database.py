@@ -2,7 +2,7 @@
 
 Every write of a stage goes through `Catalog.write`, which checks the stage's fencing token in the same
 transaction, and names the write, so that a commit whose answer was lost is looked up instead of repeated.
-Which rows mean what is the business of the modules beside this one (epochs, batches, leases, requests).
+The other modules of this package define what rows mean (epochs, batches, leases, requests).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Catalog:
         lock_seconds: float = WAIT_SECONDS,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """`report` is told who keeps the lock of a SQLite catalog, before `lock_seconds` are over."""
+        """`report` is called with the holder of a SQLite catalog's lock, before `lock_seconds` are over."""
         self.pipeline = pipeline
         self.engine = database.open_engine(
             url, setting="ledger.catalog", patience=patience, lock_seconds=lock_seconds, report=report
@@ -92,7 +92,7 @@ class Catalog:
             database.take_turn(connection)
             done[:] = [migrations.migrate(connection)]
 
-        # A commit whose answer was lost is found done at the next try, and only not told of.
+        # A commit whose answer was lost is found done at the next try, and only not reported.
         self._retry(lambda: self._transaction(run))
         if (upgrade := done[0]) is not None:
             failpoints.reach("after the upgrade is settled")
@@ -200,7 +200,7 @@ class Catalog:
             try:
                 self._transaction(run)
             except _CollisionError:
-                # Somebody made the same row first; the second look sees it.
+                # Another process made the same row first; the second read sees it.
                 self._transaction(run)
             return done[0]
 
@@ -237,7 +237,7 @@ class Catalog:
             return self.identity_in(connection)
 
     def rule(self) -> str | None:
-        """What the pipeline file said of the identity when the ledger took its rule; None: nobody wrote it down."""
+        """What the pipeline file said of the identity when the ledger took its rule; None: it was not recorded."""
         with self.read() as connection:
             query = select(pipelines.c.rule).where(pipelines.c.pipeline == self.pipeline)
             return connection.execute(query).scalar()
@@ -247,7 +247,7 @@ class Catalog:
         return None if row is None else LedgerIdentity(fingerprint=row.fingerprint, buckets=row.buckets)
 
     def _fence(self, connection: Connection, stage: Stage, token: int, name: str) -> int:
-        """Refuse whoever does not hold the lease in this very catalog; the number of this write otherwise."""
+        """Refuse a process that does not hold the lease in this very catalog; the number of this write otherwise."""
         written = func.coalesce(leases.c.writes, 0) + 1
         counted = connection.execute(
             update(leases)
@@ -315,7 +315,7 @@ class Catalog:
         )
 
     def name_write(self, connection: Connection, stage: Stage, name: str) -> None:
-        """Leave a name by which `was_committed` knows this transaction again, where nobody holds a token."""
+        """Leave a name by which `was_committed` recognizes this transaction, where no process holds a token."""
         mine = (leases.c.pipeline == self.pipeline, leases.c.stage == stage)
         connection.execute(update(leases).where(*mine).values(last_write=name))
 

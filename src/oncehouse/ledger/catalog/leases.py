@@ -1,6 +1,6 @@
 """Leases: the right to run one stage of one pipeline, with a fencing token that only grows.
 
-All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. Whoever takes
+All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. A process that takes
 over gets a higher token, and the old holder's writes are refused. Where a catalog has lost the taking of a lease, the
 holder's name and the marks outside of the catalog (`ledger/marks.py`) keep one token from being used by two.
 
@@ -35,7 +35,7 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
     before = catalog.terms.newest(stage)
 
     def run(connection: Connection) -> tuple[Lease, int]:
-        # Whoever waited for the lease may have been overtaken by an upgrade.
+        # An upgrade may have overtaken a process that waited for the lease.
         catalog.require_version_in(connection)
         mine = (leases.c.pipeline == catalog.pipeline, leases.c.stage == stage)
         now = catalog.now_in(connection)
@@ -190,7 +190,7 @@ def list_leases(catalog: Catalog) -> tuple[Lease, ...]:
 
 
 class Heartbeat:
-    """Renews leases in the background, at a third of their length; tells once when one is lost."""
+    """Renews leases in the background, at a third of their length; reports once when one is lost."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Heartbeat:
             try:
                 self._renew()
             except TransientError:
-                continue  # the catalog is away: nothing can be written meanwhile, by nobody
+                continue  # the catalog is away: no process can write anything meanwhile
             except Exception as error:  # noqa: BLE001 - a thread's edge: a lease that is not renewed is lost
                 self._on_lost(error)
                 return

@@ -36,7 +36,7 @@ from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError, UpgradeNeededError
 from oncehouse.ledger.catalog.schema import VERSION, leases, ledger_version, metadata, upgrades
 
-# A table that somebody reads for long is waited for in short turns, because whoever comes meanwhile waits behind us.
+# Waits for a table with a long reader are short, because every other statement on it waits behind ours.
 _LOCK_SECONDS = 5
 
 
@@ -195,7 +195,7 @@ def require_version(connection: Connection, version: int) -> None:
 
 
 def _describe_writer(connection: Connection, version: int) -> str:
-    """Read with care: whatever a newer oncehouse has made of its tables, the refusal must be told."""
+    """Read with care: whatever a newer oncehouse has made of its tables, the refusal must be reported."""
     inspector = inspect(connection)
     if inspector.has_table(upgrades.name):
         known = {column["name"] for column in inspector.get_columns(upgrades.name)}
@@ -209,7 +209,7 @@ def _describe_writer(connection: Connection, version: int) -> str:
 def migrate(connection: Connection) -> Upgrade | None:
     """Make the tables, or bring those of an older oncehouse to today's; None where there was nothing to upgrade.
 
-    Whoever calls it has taken the turn (`databases.take_turn`) in a transaction that may write, so that another process
+    The caller has taken the turn (`databases.take_turn`) in a transaction that may write, so that another process
     finds either version, and never both at work.
     """
     found = read_version(connection)
@@ -232,7 +232,7 @@ def migrate(connection: Connection) -> Upgrade | None:
     for step in steps:
         _remember(connection, step.version)
     if any(step.fences for step in steps):
-        # Whoever holds a lease is refused at its next write.
+        # A process that holds a lease is refused at its next write.
         connection.execute(update(leases).values(token=leases.c.token + 1))
     failpoints.reach("before the upgrade is settled")
     return Upgrade(before=found, after=steps[-1].version)

@@ -24,7 +24,7 @@ class SteadyClock:
         self._offset_seconds: float | None = None
 
     def correct(self, catalog_time: float) -> float:
-        """What the time should be when the catalog's clock tells this."""
+        """What the time should be when the catalog's clock shows this."""
         if self._offset_seconds is None:
             self._offset_seconds = catalog_time - self._read_passed()
         return self._offset_seconds + self._read_passed()

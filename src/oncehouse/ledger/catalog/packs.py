@@ -2,7 +2,7 @@
 
 A pipeline with little traffic settles many small epochs; without packs its files would grow with the number
 of epochs. Only what is loaded is packed. The catalog changes in one transaction; the files that it no longer
-names are left as garbage for a while, because somebody may be reading them.
+names are left as garbage for a while, because another process may be reading them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _STANDBYS = text(
     "SELECT count(*) FROM pg_stat_replication AS sender WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots AS slot "
     "WHERE slot.active_pid = sender.pid AND slot.slot_type = 'logical')"
 )
-# The primary keeps its log for whoever uses such a slot: mostly a standby, and one that is away just now.
+# The primary keeps its log for the user of such a slot: mostly a standby, and one that is away just now.
 _IDLE_SLOTS = text(
     "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active AND NOT temporary "
     "ORDER BY slot_name"

@@ -1,9 +1,9 @@
-"""Another identity rule in the catalog: prepared beside the one that holds, then put in its place, or given up.
+"""Another identity rule in the catalog: prepared next to the one that holds, then put in its place, or given up.
 
 What is prepared names new keys of key files, and segments of the new index; nothing reads them yet. One transaction
 makes them the ledger's together with the rule, and only when no key file is left out. Parts, batches and positions of
 duplicates stay as they were registered. Files that are no longer named are left as garbage for a while, because
-somebody may be reading them.
+another process may be reading them.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def finish_request(catalog: Catalog, token: int, request: int, result: str) -> N
 
 
 def withdraw_requests(catalog: Catalog, kind: RequestKind) -> tuple[int, ...]:
-    """Take back what nobody has performed yet; returns the numbers."""
+    """Take back what was not performed yet; returns the numbers."""
 
     def run(connection: Connection) -> tuple[int, ...]:
         waiting = (
@@ -94,7 +94,7 @@ def open_rekey(catalog: Catalog) -> Request | None:
 
 
 def pending_rekey(catalog: Catalog) -> LedgerIdentity | None:
-    """The identity rule that somebody has asked the ledger to be changed to."""
+    """The identity rule that a request wants the ledger to have."""
     request = open_rekey(catalog)
     return None if request is None else rekey_target(request)
 

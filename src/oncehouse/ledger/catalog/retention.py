@@ -50,7 +50,7 @@ def drop_replaced_segments(catalog: Catalog, token: int) -> tuple[str, ...]:
 
     def run(connection: Connection) -> tuple[str, ...]:
         # Epochs run one after another: only the one after the last registered can have been reading. Once
-        # it is registered too, nobody knows the segment any more. Numbers, because clocks may be set back.
+        # it is registered too, no process knows the segment any more. Numbers, because clocks may be set back.
         gone = (
             segments.c.pipeline == catalog.pipeline,
             segments.c.replaced_at.is_not(None),
@@ -120,7 +120,7 @@ def _drop_duplicates(connection: Connection, catalog: Catalog, epochs: Iterable[
 
 
 def drop_tried_dead_letters(catalog: Catalog, token: int, *, before: float) -> tuple[str, ...]:
-    """Forget letters older than this that were tried again since, and edits; open letters stay for ever."""
+    """Forget dead letters older than this that were tried again since, and edits; open ones stay for ever."""
 
     def run(connection: Connection) -> tuple[str, ...]:
         gone = (

@@ -1,4 +1,4 @@
-"""History: catalog rows that nobody needs one by one any more, added up by the hour.
+"""History: catalog rows that are no longer needed one by one, added up by the hour.
 
 Past the window, when their files have gone, epochs become one row an hour and kind, the ranges they settled one
 row a partition, and batches one row an hour and table. Sums stay, so totals never change.
@@ -71,7 +71,7 @@ def _add(
 
 
 def _merge_ranges(connection: Connection, catalog: Catalog, *, upto: int) -> None:
-    """Ranges that join become one; a gap, which `verify` would tell, stays a gap."""
+    """Ranges that join become one; a gap, which `verify` would report, stays a gap."""
     mine = (ranges.c.pipeline == catalog.pipeline, ranges.c.epoch <= upto)
     rows = connection.execute(
         select(ranges).where(*mine).order_by(ranges.c.topic, ranges.c.partition_id, ranges.c.start_offset)
@@ -128,7 +128,7 @@ def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:
                 mine,
                 batches.c.status == BatchStatus.IN_CLICKHOUSE,
                 batches.c.loaded_at < before,
-                # Its views are unproven, which somebody should still be told.
+                # Its views are unproven, which a person should still see.
                 batches.c.reason.is_(None),
                 ~held.exists(),
             )

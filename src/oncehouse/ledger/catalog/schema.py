@@ -241,7 +241,7 @@ dead_letter_files = Table(
     Column("reasons", Text, nullable=False),
     Column("registered_at", Float(53), nullable=False),
     *_file("file"),
-    # The epoch that tried these letters again; what failed again stands in that epoch's own file.
+    # The epoch that tried these dead letters again; what failed again stands in that epoch's own file.
     Column("tried_in_epoch", BigInteger),
     PrimaryKeyConstraint("pipeline", "dead_letter_file"),
     # Without the reasons: a text of any length fits into no index of PostgreSQL. Only of the open ones, because
@@ -347,7 +347,7 @@ requests = Table(
     PrimaryKeyConstraint("pipeline", "request"),
 )
 
-# While another identity rule is prepared: key files whose ids were made anew, and where these lie (null: they stay).
+# While another identity rule is prepared: key files whose ids were made again, and where these lie (null: they stay).
 rekeyed_files = Table(
     "oncehouse_rekeyed_files",
     metadata,

@@ -1,4 +1,4 @@
-"""Snapshots: a pipeline's catalog rows at one moment, kept as a SQLite file beside the ledger's files.
+"""Snapshots: a pipeline's catalog rows at one moment, kept as a SQLite file next to the ledger's files.
 
 Retention writes one before it deletes files, so that what the newest snapshot names is still there; only where there
 is no room for a snapshot, files go first. A name carries the ingest lease's token, the last epoch, the time, and the
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 KEPT = 3
 _NAME = re.compile(r"/catalog/snapshot-(\d{12})-(\d{10})-(\d{13})-([0-9a-f]{32})\.db$")
 _ROWS_AT_ONCE = 5000
-# What SQLite needs beside a file to open it: the index of its log.
+# What SQLite needs next to a file to open it: the index of its log.
 _BESIDE_BYTES = 64 << 10
 
 
@@ -57,7 +57,7 @@ class SnapshotFile:
 
 
 def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
-    """Put the catalog as it is now beside the files; the oldest beyond KEPT go."""
+    """Put the catalog as it is now next to the files; the oldest beyond KEPT go."""
     with tempfile.TemporaryDirectory(prefix="snapshot-", dir=process_folder()) as folder:
         copy = Path(folder) / "snapshot.db"
         try:
@@ -88,7 +88,7 @@ def _last_epoch(source: Connection, pipeline: str) -> int:
 
 
 def _copy_out(source: Connection, copy: Path, pipeline: str) -> None:
-    """Without SQLAlchemy on the writing side: an engine of its own would compile every statement anew."""
+    """Without SQLAlchemy on the writing side: an engine of its own would compile every statement again."""
     with closing(sqlite3.connect(copy, isolation_level=None)) as target:
         # A copy that is not whole has no name yet, so nothing is waited for until it is put among the files.
         target.execute("PRAGMA synchronous=OFF")
@@ -196,7 +196,7 @@ def examine(engine: Engine) -> str | None:
 
 
 def _describe_unread(path: Path, error: sqlite3.DatabaseError) -> TransientError:
-    # SQLite has to write beside a file even to read it, and calls a disk that has no space for that a failing one.
+    # SQLite has to write next to a file even to read it, and calls a disk that has no space for that a failing one.
     if shutil.disk_usage(path.parent).free < _BESIDE_BYTES:
         return FullDiskError(
             f"The disk of the catalog {path} is full, so SQLite cannot open it ({error}). Free some space, then start "

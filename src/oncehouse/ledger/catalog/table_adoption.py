@@ -54,7 +54,7 @@ def adopt(catalog: Catalog, token: int, adoption: Adoption) -> None:
 def restore(catalog: Catalog, snapshot: Catalog, adoption: Adoption, identity: LedgerIdentity | None) -> None:
     """Enter the pipeline's rows out of a snapshot together with what the tables know beyond it.
 
-    `identity`: the rule of a pipeline that begins anew, where the snapshot is empty. A commit whose answer was lost is
+    `identity`: the rule of a pipeline that begins again, where the snapshot is empty. A commit whose answer was lost is
     looked up by the name that it leaves in the lease.
     """
     name = str(uuid.uuid4())

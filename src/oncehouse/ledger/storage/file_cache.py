@@ -23,7 +23,7 @@ from oncehouse.config.field_types import parse_size
 from oncehouse.errors import ConfigurationError
 
 BYTES_VARIABLE = "ONCEHOUSE_CACHE_BYTES"
-"""How a machine is told its bound."""
+"""The environment variable that sets a machine's bound."""
 DEFAULT_BYTES = 10 << 30
 
 _LOCK = ".lock"
@@ -79,7 +79,7 @@ class FileCache:
             try:
                 path.hardlink_to(half.path)
             except FileExistsError:
-                # Another process was quicker, and its copy is held by nobody here yet.
+                # Another process was quicker, and no thread here holds its copy yet.
                 if found := self.find(checksum, size_bytes):
                     return found
             else:
@@ -103,7 +103,7 @@ class FileCache:
         copies = self._list_copies()
         excess = sum(copy.size_bytes for copy in copies) + size_bytes - self._max_bytes
         for copy in sorted(copies):
-            # Half copies that nobody fills any more go whether or not there is room.
+            # Half copies that no process fills any more go whether or not there is room.
             half = Path(copy.path).name.startswith(_HALF)
             if (excess > 0 or half) and _remove_unused(copy.path):
                 excess -= copy.size_bytes
@@ -151,7 +151,7 @@ def _read_max_bytes() -> int:
 
 
 def _remove_unused(path: str) -> bool:
-    """Whether the copy is gone: one that somebody was just handed, or fills, stays."""
+    """Whether the copy is gone: one that a reader was just given, or fills, stays."""
     try:
         copy = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -281,7 +281,7 @@ class FileStore:
     def _wrapped(self, error: OSError, path: str, *, near: str | None = None) -> TransientError:
         """`near`: the folder of this machine in which a copy stands on its way to or from a bucket."""
         if error.errno in NO_SPACE:
-            # The folder and not the file, whose name differs with each try: what was told once is not told again.
+            # The folder and not the file, whose name differs with each try: each text is reported once.
             return FullDiskError(
                 f"No space is left for the ledger's files under {self._shown if near is None else Path(near).parent}. "
                 "Nothing is lost: free some space there, and the pipeline goes on from where the ledger ends."

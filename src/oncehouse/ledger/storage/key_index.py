@@ -29,7 +29,7 @@ _NO_ROWS: UInt32 = np.empty(0, dtype=np.uint32)
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Ids sorted by (hi, lo, event), with what travels beside them; all arrays are equally long or empty."""
+    """Ids sorted by (hi, lo, event), with what belongs to each of them; all arrays are equally long or empty."""
 
     hi: UInt64
     lo: UInt64
@@ -124,7 +124,7 @@ def find(segment: Keys, hi: UInt64, lo: UInt64) -> Int64:
     end = int(np.searchsorted(hi, segment.hi[-1], side="right"))
     searched = np.arange(start, end)
     at = np.searchsorted(segment.hi, hi[start:end], side="left")
-    # Ids that share a high half stand beside each other: step along until the low half fits or the run ends.
+    # Ids that share a high half stand next to each other: step along until the low half fits or the run ends.
     while len(searched):
         same = segment.hi[at] == hi[searched]
         searched, at = searched[same], at[same]

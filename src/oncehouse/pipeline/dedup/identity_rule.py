@@ -2,7 +2,7 @@
 
 A rule is made from the pipeline file, and where the file says so from marks in the schemas, which then travel
 with them. `fingerprint` names everything the ids depend on; the ledger refuses another one until `oncehouse
-rekey` has made its index anew. How values become ids is `unique_id.py`.
+rekey` has rebuilt its index. How values become ids is `unique_id.py`.
 """
 
 from __future__ import annotations

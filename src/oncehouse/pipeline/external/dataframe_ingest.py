@@ -65,7 +65,7 @@ class DataFrameIngest(IngestLeaseHolder):
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         del once  # it ends when it is closed
-        # What was asked before comes first: it may be about how events are told apart.
+        # What was asked before comes first: it may change the identity rule.
         self._perform_requests()
         self._ready.set()
         while not stop.is_set() and not self._closing.wait(_REQUEST_SECONDS):
@@ -136,7 +136,7 @@ class DataFrameIngest(IngestLeaseHolder):
 
 
 def require_dataframes(pipeline: Pipeline) -> None:
-    """Refuse a pipeline whose events are told apart by what rows of frames and files do not have."""
+    """Refuse a pipeline whose identity needs what rows of DataFrames and files do not have."""
     rule = pipeline.identity
     if rule.headers or rule.key or rule.schema_version:
         raise ConfigurationError(

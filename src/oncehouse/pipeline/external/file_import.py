@@ -93,7 +93,7 @@ def import_files(
     catalog = open_catalog(pipeline, report=say)
     try:
         require_dataframes(pipeline)
-        list_files(job.place, job.format)  # so that a wrong folder is told before Spark is started
+        list_files(job.place, job.format)  # so that a wrong folder is reported before Spark is started
         pipeline = prepare(pipeline, catalog, None, say=say).pipeline
         stages = StageSupervisor(
             pipeline,

@@ -128,7 +128,7 @@ def require_same(pinned: ImportFile, size_bytes: int, modified_ns: int) -> None:
     if (size_bytes, modified_ns) != (pinned.size_bytes, pinned.modified_ns):
         raise ConfigurationError(
             f"{hide_credentials(pinned.path)} has changed since this import first saw it ({pinned.size_bytes} bytes "
-            f"then, {size_bytes} now), so a batch of it could not be told from another. Put the old file back, or "
+            f"then, {size_bytes} now), so its batches could not be recognized again. Put the old file back, or "
             "import the folder under another --name: rows that came already are found as duplicates."
         )
 

@@ -1,6 +1,6 @@
 """oncehouse as a sink of anybody's Spark job: frames go in, each row reaches ClickHouse once.
 
-A sink holds the ingest lease of its pipeline while it is open, and loads what it wrote unless told otherwise. A
+A sink holds the ingest lease of its pipeline while it is open, and loads what it wrote unless `load=False`. A
 batch is known by its query and number: settled once, it is skipped when Spark runs it again.
 """
 

@@ -15,7 +15,7 @@ from oncehouse.pipeline.ingest.kafka_source import client_settings
 _NO_BROKER = -1
 _OPTIONS = {
     "enable.auto.commit": False,
-    # A topic that was deleted must not come back because somebody asks for it.
+    # A topic that was deleted must not come back because a client asks for it.
     "allow.auto.create.topics": False,
     # A broker that is back is noticed soon; by default the client waits for up to ten seconds.
     "reconnect.backoff.max.ms": 1000,

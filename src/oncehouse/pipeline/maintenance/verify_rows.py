@@ -91,7 +91,7 @@ def compare_table(found: TableRows, batches: Sequence[LedgerBatch]) -> Iterator[
             kind=Subject.ROWS,
             where=f"table {found.table}",
             message=f"holds {there} of the {sent} rows that were sent. Because {found.why_fewer}, what is "
-            "missing cannot be told from what went as it should; only rows too many were looked for.",
+            "missing cannot be distinguished from what went as it should; only rows too many were looked for.",
         )
 
 

@@ -40,7 +40,7 @@ class _Epoch:
 def find_duplicates(
     store: FileStore, state: LedgerState, epoch: int, *, window_seconds: float
 ) -> pa.RecordBatch:
-    """All positions of the epoch, by ordinal and event; raises PermanentError where they cannot be told."""
+    """All positions of the epoch, by ordinal and event; raises PermanentError where they are unknown."""
     own = _gather(store, [found.key_file for found in state.key_files if found.epoch == epoch])
     first = key_index.first_of_each(own.keys)
     group = np.cumsum(first) - 1
@@ -55,7 +55,7 @@ def find_duplicates(
     if len(chosen) != counted:
         raise PermanentError(
             f"{len(chosen)} events of epoch {epoch} are surely duplicates, the ledger counted {counted}: the ids of "
-            "some have left the window since, so which ones they were cannot be told. Nothing was changed."
+            "some have left the window since, so which ones they were is unknown. Nothing was changed."
         )
     order = chosen[np.lexsort((own.keys.event[chosen], own.ordinal[chosen]))]
     columns = (own.ordinal[order], own.keys.event[order], conflict[order])

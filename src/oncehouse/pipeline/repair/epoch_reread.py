@@ -153,7 +153,7 @@ def _rows(reread: RereadEpoch, kind: DeadLetterKind) -> int:
 def split_dead_letters(
     reread: RereadEpoch, damaged: Sequence[DeadLetterFile], known: Sequence[pa.Table]
 ) -> tuple[pa.Table, ...]:
-    """The letters of each damaged file of one kind: those that no sound file (`known`) has, in their order."""
+    """The dead letters of each damaged file of one kind: those that no sound file (`known`) has, in their order."""
     table = reread.dead_letters.get(damaged[0].kind, DEAD_LETTER_SCHEMA.empty_table())
     held = {place for dead_letters in known for place in _places(dead_letters)}
     left = table.filter(pa.array([place not in held for place in _places(table)], pa.bool_()))

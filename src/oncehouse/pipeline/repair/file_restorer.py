@@ -245,7 +245,7 @@ class Restorer:
             restored.append(Restored(column="part", old=part.file, new=new))
         return self._enter(restored)
 
-    # Letters, from Kafka
+    # Dead letters, from Kafka
 
     def _dead_letters(self, repairs: Sequence[Repair]) -> tuple[str, ...]:
         epoch = repairs[0].epoch

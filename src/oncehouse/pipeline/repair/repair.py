@@ -153,7 +153,7 @@ def _find_problem(pipeline: Pipeline, say: Callable[[str], None]) -> _Problem | 
 
 @contextmanager
 def _needing_servers(pipeline: Pipeline, problem: str) -> Iterator[None]:
-    """Say what is wrong with the catalog also when it cannot be told yet what can be done about it."""
+    """Say what is wrong with the catalog also when it is not known yet what can be done about it."""
     try:
         yield
     except TransientError as error:

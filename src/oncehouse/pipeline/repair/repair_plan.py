@@ -56,9 +56,9 @@ class Repair:
     file: FileRef
     problem: str
     rows: int
-    """Events, rows, positions, letters or ids that it holds."""
+    """Events, rows, positions, dead letters or ids that it holds."""
     source: RepairSource | None
-    """None: it cannot be made again, and `why` tells the reason."""
+    """None: it cannot be made again, and `why` has the reason."""
     why: str | None = None
     records: int = 0
     """What has to be read for it: offsets of Kafka, or events of the ledger."""

@@ -1,7 +1,7 @@
 """What tables hold beyond what a catalog knows, and what a catalog that is older than them may make of it.
 
 `assess_gap` is pure. It is exact or it refuses: a batch whose rows are all there has arrived, one of which some are
-there is told to a person, and one of which none is there may have come in other batches, which its ids tell. Rows
+there is reported to a person, and one of which none is there may have come in other batches, as its ids show. Rows
 under batches that the catalog does not know are events that were delivered; their ids are what keeps them from being
 delivered again (`unknown_row_ids.py`).
 """
@@ -155,7 +155,7 @@ def _unfit(gaps: Sequence[TableGap]) -> Iterator[str]:
         if (one.unknown or other.unknown) and may_share(one.table, other.table) and _is_routed(one, other):
             yield (
                 f"{one.table.name} and {other.table.name} take some of the same events, and which of them both should "
-                "have cannot be told. Delete the rows of "
+                "have is unknown. Delete the rows of "
                 f"{len(one.unknown) + len(other.unknown)} batches that the catalog does not know, so that they are "
                 "read again"
             )

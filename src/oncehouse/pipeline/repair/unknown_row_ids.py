@@ -101,7 +101,7 @@ def find_unknown_rows(
             try:
                 mine = _live_ids(store, held.loads, unknown[held.table].table.id_column or "")
             except CorruptFileError as error:
-                refused[f"whether the rows of {held.name} have come cannot be told: {error}"] = None
+                refused[f"whether the rows of {held.name} have come is unknown: {error}"] = None
                 continue
             live[held.name] += len(mine)
             there[held.name] += count_matching(mine, ids[held.table])

@@ -239,7 +239,7 @@ def _replay(
 ) -> Iterator[Counts]:
     """In several epochs, the last of which ends the request. If none comes to that, it is taken up again.
 
-    Then letters that failed once more are tried with those that are left, and the result counts these alone.
+    Then dead letters that failed once more are tried with those that are left, and the result counts these alone.
     """
     selection = Selection.from_arguments(request.arguments)
     store = FileStore(pipeline.ledger.files)
@@ -277,7 +277,7 @@ def _edit(
     dead_letters = epochs.list_dead_letter_files(catalog)
     holding = {name for found in edits for name in found.reasons}
     if holding <= {found.dead_letter_file for found in dead_letters}:
-        # Nothing has moved the letters since they were edited; otherwise they may be in any file.
+        # Nothing has moved the dead letters since they were edited; otherwise they may be in any file.
         dead_letters = tuple(found for found in dead_letters if found.dead_letter_file in holding)
     if not edits or not dead_letters:
         requests.finish_request(
@@ -302,7 +302,7 @@ def _replay_files(
     edits: Sequence[DeadLetterFile] = (),
     expired: bool = False,
 ) -> Counts:
-    """An epoch over letters of one kind. `done`: what epochs before made of the same request."""
+    """An epoch over dead letters of one kind. `done`: what epochs before made of the same request."""
     kind = dead_letters[0].kind
 
     def read(plan: ReadPlan) -> list[TaskManifest]:
@@ -345,8 +345,8 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     facts = describe_table(client, table.name)
     if counts and facts is not None and facts.loses_rows:
         raise ConfigurationError(
-            f"{name} drops rows by itself (engine {facts.engine}, or a TTL), so what it lacks cannot be told from what "
-            "it dropped. Truncate it first, or fill a new table."
+            f"{name} drops rows by itself (engine {facts.engine}, or a TTL), so what it lacks cannot be "
+            "distinguished from what it dropped. Truncate it first, or fill a new table."
         )
     refill(
         spark,

@@ -1,6 +1,6 @@
 """Another identity rule, or another number of buckets, for a ledger that has events already.
 
-The kept bytes of every key file are decoded once more, and new key files and a new index written beside the old ones,
+The kept bytes of every key file are decoded once more, and new key files and a new index written next to the old ones,
 round by round while events come in under the old rule. What came since the last round is made up for while they wait;
 one transaction then puts all of it in its place together with the rule. Before it nothing has happened, after it all
 has, and what a process that died had prepared is not made again. What is in ClickHouse, in parts and in batches stays

@@ -115,7 +115,7 @@ def _compare(
     """
     for name, declared in now.items():
         if "." in name:
-            continue  # an inner field: how it fits is told by `check`
+            continue  # an inner field: `check` says how it is converted
         type_, fact = parse_type(declared), facts.get(name)
         if fact is None:
             # Protobuf keeps an absent field apart where the column can: null, which is worth a note.

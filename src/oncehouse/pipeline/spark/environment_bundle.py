@@ -2,8 +2,8 @@
 
 It holds the very files that are installed here, so executors run what the driver runs. Left out are Python itself,
 which a machine has, and PySpark, which comes with Spark: `bin/python` starts the machine's own Python of the same minor
-version with the bundle before anything installed there. What tasks compute with is in it; who bundles what is told
-by the packages' own metadata. Installs and downloads nothing.
+version with the bundle before anything installed there. What tasks compute with is in it; the packages' own
+metadata says what to include. Installs and downloads nothing.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def await_executors(
 
 def count_executors(spark: SparkSession) -> int:
     # The driver is among them.
-    return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1  # noqa: SLF001 - told nowhere else
+    return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1  # noqa: SLF001 - not in the public API
 
 
 def check_executors(spark: SparkSession, pipeline: Pipeline) -> None:

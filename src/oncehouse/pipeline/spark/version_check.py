@@ -55,7 +55,7 @@ def mark_code(package: Traversable) -> str:
 
 
 def write_versions(versions: Mapping[str, str]) -> str:
-    """Of letters that no shell on the way takes for its own."""
+    """Of characters that no shell on the way takes for its own."""
     return ",".join(f"{name}:{version}" for name, version in sorted(versions.items()))
 
 
@@ -64,7 +64,7 @@ def read_versions(text: str) -> dict[str, str]:
 
 
 def find_differences(driver: Mapping[str, str], worker: Mapping[str, str]) -> list[str]:
-    """What differs, told from the worker's side; nothing where both agree."""
+    """What differs, from the worker's side; nothing where both agree."""
     return [
         f"{name} {worker.get(name, _MISSING)} (driver: {driver.get(name, _MISSING)})"
         for name in sorted(driver.keys() | worker.keys())

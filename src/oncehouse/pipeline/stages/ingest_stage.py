@@ -131,7 +131,7 @@ class IngestLeaseHolder:
                 return False
             self._say("Preparing the new identity rule while events come in under the old one.")
         try:
-            # Named here and not only further out: what a task refuses is to be told apart from what may pass.
+            # Named here and not only further out: what a task refuses differs from what may pass.
             with translated_errors(self._pipeline.pipeline):
                 return self._prepare_rule(self._changing)
         except (FencedError, TransientError):

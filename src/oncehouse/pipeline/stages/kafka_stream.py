@@ -2,7 +2,7 @@
 
 Whatever ends the stream, it starts again from the ledger's offsets with a checkpoint of its own; a checkpoint
 that is lost or damaged costs nothing but that restart. It also starts again when epochs should hold more or fewer
-records than the stream was told. Errors of ours stop the pipeline unless they may pass.
+records than the stream was started with. Errors of ours stop the pipeline unless they may pass.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ServerWatch:
             thread.join()
 
     def is_away(self) -> bool:
-        """For whoever decides by it: asked now, unless it was away a moment ago."""
+        """For callers that decide by it: asked now, unless it was away a moment ago."""
         if self._away_since is not None and self._now() - self._probed_at < PROBE_SECONDS:
             return True
         return self.ask(patient=False)

@@ -181,7 +181,7 @@ def _write_blocks(items: list[bytes]) -> bytes:
 
 
 def _write_nothing(node: s.Node) -> bytes:
-    """The least that a field can hold which nobody declared."""
+    """The least that an undeclared field can hold."""
     match node:
         case s.Union(branches=branches):
             return write_number(0) + _write_nothing(branches[0])

@@ -89,7 +89,7 @@ def write_message(
             _set(message, descriptor, name, type_, values[name])
     for name, text in (also or {}).items():
         _set(message, descriptor, name, c.String(), text)
-    # Fields that only old software requires may be missing: nobody has declared them.
+    # Fields that only old software requires may be missing: they are not declared.
     return bytes(message.SerializePartialToString())
 
 

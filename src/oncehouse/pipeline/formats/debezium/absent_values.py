@@ -1,8 +1,8 @@
 """Values that the database's log does not have: where they are missing, and what stands in for them.
 
-A large value is stored beside its row (TOAST), and without REPLICA IDENTITY FULL an update that leaves it alone does
+A large value is stored outside its row (TOAST), and without REPLICA IDENTITY FULL an update that leaves it alone does
 not write it again. In its place stands a mark whose form depends on the column's type. Arrays of booleans and of types
-that older connectors do not know, and numbers of thousands of digits, are null instead, or cannot be told from a value.
+that older connectors do not know, and numbers of thousands of digits, are null instead, or look like a value.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ position, as a row of it. Two changes of one key never share a place, but for th
 compressed (binlog_transaction_compression): all of its events stand at its position, and each numbers its rows from 0.
 So a change in a binary log is named by the images of its row, too. They are bytes that the connector writes again when
 it delivers a change again; the order of a change in its transaction, which connectors can write too, is not: it begins
-anew where a connector goes on in the middle of one.
+again where a connector goes on in the middle of one.
 
 Changes may stand in another order than they took effect: a row can be written before, and committed after, the deletion
 of the one whose key it takes. So places distinguish changes and say nothing about which is newer; connectors write
@@ -42,7 +42,7 @@ _PLACES: dict[str, c.ColumnType] = {
     "scn_idx": _LONG,
 }
 CONNECTORS = ("postgresql", "mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")
-"""Those whose envelopes hold rows, and whose logs tell two changes of a row apart."""
+"""Those whose envelopes hold rows, and whose logs distinguish two changes of a row."""
 _SOURCE = rb',\s*"source"\s*:\s*\{'
 _FIRST_SOURCE = rb"(?s)" + _SOURCE + rb".*$"
 _LAST_SOURCE = rb"(?s)^(.*)" + _SOURCE + rb".*$"

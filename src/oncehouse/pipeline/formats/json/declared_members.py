@@ -2,7 +2,7 @@
 
 The reader refuses a whole message for an undeclared member that it could not hold (half of a surrogate pair, a number
 beyond a 64-bit float), and `-0` in a column of UInt64. Both are JSON, so a message that fails though its declared
-members are sound is written again without what nobody asked for, all else as it stood.
+members are sound is written again without what is not declared, all else as it stood.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class JsonFormat(SingleRows):
     lines: bool = False
     """JSON Lines: a message holds an object a line."""
     watch: bool = False
-    """Tell of keys that are not declared."""
+    """Report keys that are not declared."""
 
     @property
     def several_rows(self) -> bool:
