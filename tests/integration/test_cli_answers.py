@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, update
 from sqlalchemy.orm import Session
 
 from answer_schemas import validator
-from etl_shop import BOUND, open_shop
+from etl_shop import BASE_MS, BOUND, open_shop
 from oncehouse.cli.app import run_command
 from oncehouse.messaging import Outbox
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
@@ -81,6 +81,8 @@ def test_the_scheduler_answers_as_published(ask, clickhouse, database, tmp_path,
     assert ask("etl pause", "Fact")["state"] == "paused"
     assert ask("etl resume", "Fact")["state"] == ""
     assert ask("etl unlock", "Fact")["hostid"] == ""
+    forced = ask("etl seek", "Fact", "start", "--force")
+    assert forced["book"]["forced_upto"] == {"time_ms": BASE_MS + 9, "id": 9}, "the newest row of the table"
     assert ask("etl seek", "Fact", "2026-02-01")["topic"] == "Fact"
     assert ask("etl backfill", "Fact", "--from", "2026-01-15")["topic"] == "Fact"
 

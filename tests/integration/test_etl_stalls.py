@@ -22,8 +22,10 @@ from oncehouse.etl.lineage.topic import LatePolicy
 from oncehouse.etl.scheduler.scheduler import Scheduler, StepFailed
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import LEASE_SECONDS
 from oncehouse.etl.steps import late_row_repair, operation_builder, range_presence, step_planner
+from oncehouse.etl.steps.destination_check import find_newest_row
 from oncehouse.etl.steps.operations import Freeze
 
 
@@ -184,11 +186,52 @@ def test_offsets_that_a_catalog_has_lost_stop_the_topic_with_the_seek_that_helps
     shop.check_exact()
 
 
+def test_offsets_lost_after_another_host_went_on_are_seen_by_the_host_that_was_there_before(shop):
+    """What the catalog still has is what that host has written last; it never saw the other one's steps."""
+    shop.add(0, 40)
+    with shop.scheduler(hostid="first") as first, shop.scheduler(hostid="second") as second:
+        first.run_until_idle()
+        kept = shop.offset()
+        shop.add(40, 25)
+        second.run_until_idle()
+        shop.store.change("Fact", lambda _row, _now: kept)
+        shop.add(65, 10)
+        (outcome,) = first.run_round().outcomes
+    assert isinstance(outcome, StepFailed)
+    assert "holds 25 rows" in outcome.why
+    assert shop.sql("SELECT count() FROM {db}.fact") == [(130,)]
+
+
+def force_seek(shop: Shop, last: Position) -> None:
+    """As `etl seek --force` does."""
+    newest = find_newest_row(shop.client, shop.topic.dst)
+    transitions.seek(shop.store, "Fact", last, drops_open=True, forced_upto=newest)
+
+
 def test_a_fact_is_built_beside_rows_that_are_there_where_that_was_forced(shop):
     lose_last_transactions(shop)
-    transitions.seek(shop.store, "Fact", shop.offset().last, drops_open=True)
+    force_seek(shop, shop.offset().last)
     shop.catch_up()
     assert shop.sql("SELECT count(), uniqExact(id, c) FROM {db}.fact") == [(200, 150)]
+
+
+def test_offsets_that_are_lost_after_a_forced_seek_stop_the_topic_too(shop):
+    """The seek allowed the rows that were there at that time, and none that came later."""
+    lose_last_transactions(shop)
+    force_seek(shop, shop.offset().last)
+    kept = shop.offset()
+    shop.catch_up()
+    after = shop.offset()
+    shop.add(75, 10)
+    shop.catch_up()
+    built = shop.sql("SELECT count() FROM {db}.fact")
+    for lost, rows in ((after, 10), (kept, 15)):  # a step from `kept` ends five rows later than the first
+        shop.store.change("Fact", lambda _row, _now, lost=lost: lost)
+        with shop.scheduler() as scheduler:
+            (outcome,) = scheduler.run_round().outcomes
+        assert isinstance(outcome, StepFailed)
+        assert f"holds {rows} rows" in outcome.why
+    assert shop.sql("SELECT count() FROM {db}.fact") == built
 
 
 def test_offsets_that_a_catalog_has_lost_would_be_doubled_where_none_looks_for_rows(shop, monkeypatch):

@@ -140,8 +140,8 @@ SEGMENTS = st.lists(
 )
 
 
-@given(SEGMENTS, OPENED, JOBS, JOBS, NUMBERS, st.booleans())
-def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, number, flag):
+@given(SEGMENTS, OPENED, JOBS, JOBS, NUMBERS, st.booleans(), POSITIONS)
+def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, number, flag, forced_upto):
     topic_state = TopicState(
         segments=tuple(segments),
         forward_ms=number,
@@ -150,7 +150,7 @@ def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, nu
         repaired=number,
         acknowledged=number,
         is_pause_asked=flag,
-        is_seek_forced=flag,
+        forced_upto=forced_upto,
     )
     topic_state = set_job(set_job(topic_state, JobKind.BACKFILL, backfill), JobKind.REPAIR, repair)
     assert decode_topic_state(encode_topic_state(topic_state)) == topic_state

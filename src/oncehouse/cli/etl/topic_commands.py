@@ -73,6 +73,7 @@ def seek(
             wanted,
             lease_seconds=etl.settings.lease,
             drops_open=force,
+            forced_upto=_find_newest(etl, found) if force else START,
             seen=None if force else seen,
         )
     _show_offset(row, f"{topic} goes on after {format_position(row.last)}", as_json=as_json)
@@ -80,19 +81,31 @@ def seek(
 
 def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> None:
     """Refused when the table still holds rows of a range that is to be built again."""
-    from oncehouse.clickhouse.table_info import describe_table
     from oncehouse.etl.steps.source_ranges import count_range
 
-    if topic.template is not Template.STEP or after >= upto:
-        return
-    facts = describe_table(etl.client, topic.dst)
-    if facts is None or not facts.column("pos") or not facts.column("id"):
+    if after >= upto or not _has_positions(etl, topic):
         return
     if rows := count_range(etl.client, topic.dst, last=after, next_=upto):
         raise ConfigurationError(
             f"{topic.dst} still holds {rows} rows of what would be built again, and they would be doubled. Delete them "
             "first (TRUNCATE, DROP PARTITION or DELETE, and wait until it is done)."
         )
+
+
+def _find_newest(etl: Etl, topic: Topic) -> Position:
+    """The newest row of the table, where steps look for rows after their offsets."""
+    from oncehouse.etl.steps.destination_check import find_newest_row
+
+    is_checked = etl.store.view_table is None and _has_positions(etl, topic)
+    return find_newest_row(etl.client, topic.dst) if is_checked else START
+
+
+def _has_positions(etl: Etl, topic: Topic) -> bool:
+    """Whether the rows of the table can be found by their positions."""
+    from oncehouse.clickhouse.table_info import describe_table
+
+    facts = describe_table(etl.client, topic.dst) if topic.template is Template.STEP else None
+    return facts is not None and facts.column("pos") is not None and facts.column("id") is not None
 
 
 def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:

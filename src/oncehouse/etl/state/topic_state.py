@@ -7,7 +7,7 @@ store holds it as one text. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -22,7 +22,7 @@ from oncehouse.etl.state.coverage import (
     cover,
     find_gaps,
 )
-from oncehouse.etl.state.position import Position
+from oncehouse.etl.state.position import START, Position
 
 _FORWARD = "forward"
 
@@ -89,8 +89,8 @@ class TopicState:
     is_pause_asked: bool = False
     splits_time: bool = False
     """Rows of the time that the forward runs have come to are left for their next step."""
-    is_seek_forced: bool = False
-    """The latest seek was forced: the table may hold rows after the position."""
+    forced_upto: Position = START
+    """The newest row that the table held when the latest seek was forced: rows up to there may be doubled."""
 
     def job(self, job_kind: JobKind) -> TopicJob | None:
         return dict(self.jobs).get(job_kind)
@@ -240,7 +240,7 @@ def encode_topic_state(topic_state: TopicState) -> str:
         "acknowledged": topic_state.acknowledged,
         "is_pause_asked": topic_state.is_pause_asked,
         "splits_time": topic_state.splits_time,
-        "is_seek_forced": topic_state.is_seek_forced,
+        "forced_upto": None if topic_state.forced_upto == START else _pair(topic_state.forced_upto),
         "block_counts": _list_block_counts(topic_state),
     }
     return json.dumps({key: value for key, value in plain.items() if value}, separators=(",", ":"))
@@ -266,7 +266,7 @@ def decode_topic_state(text: str) -> TopicState:
         acknowledged=plain.get("acknowledged", 0),
         is_pause_asked=plain.get("is_pause_asked", False),
         splits_time=plain.get("splits_time", False),
-        is_seek_forced=plain.get("is_seek_forced", False),
+        forced_upto=_position(plain.get("forced_upto", _pair(START))),
     )
 
 
@@ -274,7 +274,7 @@ def _pair(position: Position) -> tuple[int, int]:
     return position.time_ms, position.id
 
 
-def _position(pair: list[int]) -> Position:
+def _position(pair: Sequence[int]) -> Position:
     return Position(time_ms=pair[0], id=pair[1])
 
 

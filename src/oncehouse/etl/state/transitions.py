@@ -213,6 +213,7 @@ def seek(
     *,
     lease_seconds: float = LEASE_SECONDS,
     drops_open: bool = False,
+    forced_upto: Position = START,
     seen: Offset | None = None,
 ) -> Offset:
     """Set the position from which the next step goes on; refused while a process works on the topic.
@@ -220,6 +221,7 @@ def seek(
     The generation moves with it, so that ranges which were inserted before are inserted again. What was covered
     after the position counts as never covered; what is skipped becomes a gap. `seen` is what the row was when
     the caller checked whether the table holds what would be built again: if it has moved since, that is not known.
+    Rows that the table holds up to `forced_upto` are built again although they are there.
     """
     no_worker = TopicWorker(hostid="", lease_seconds=lease_seconds)
 
@@ -247,7 +249,7 @@ def seek(
             jobs=tuple((job_kind, replace(job, opened=None)) for job_kind, job in row.topic_state.jobs),
             is_pause_asked=False,
             splits_time=0 < last.id < MAX_ID,
-            is_seek_forced=drops_open,
+            forced_upto=forced_upto,
         )
         state = row.state if row.state == PAUSED else ""
         return replace(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
@@ -24,6 +25,7 @@ from oncehouse.etl.step_log import is_log_view
 from oncehouse.etl.steps.source_ranges import IN_RANGE, bounds
 
 LEAST_BLOCKS = 100
+_PLACE = "toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id)"
 _REPEAT_SECONDS = 600.0
 # A range runs again before any other of its topic, so one insert lies between a step and its repeat.
 _WINDOW = WindowNeeds(min_interval_seconds=_REPEAT_SECONDS, retry_horizon_seconds=_REPEAT_SECONDS)
@@ -116,21 +118,26 @@ def refuse_existing_rows(client: Client, topic: Topic) -> None:
         )
 
 
-def refuse_rows_ahead(client: Client, topic: Topic, span: Range) -> None:
-    """The table does not hold rows of a range that the offsets say is still to be built."""
+def refuse_rows_ahead(client: Client, topic: Topic, span: Range, forced_upto: Position) -> None:
+    """The table does not hold rows of a range that the offsets say is still to be built, but for those that a forced
+    seek allowed."""
+    after = max(span.last, forced_upto)
+    if after >= span.next:
+        return
     source, dst = quote_table(topic.depends_on[0]), quote_table(topic.dst)
-    place = "toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id)"
+    # Most often there are none at all, so the source need not be read.
+    any_ = f"SELECT 1 FROM {dst} WHERE {IN_RANGE} LIMIT 1"  # noqa: S608 - quoted
     both = (
         f"SELECT count() FROM {source} WHERE {IN_RANGE} "  # noqa: S608 - quoted
-        f"AND ({place}) IN (SELECT {place} FROM {dst} WHERE {IN_RANGE})"
+        f"AND ({_PLACE}) IN (SELECT {_PLACE} FROM {dst} WHERE {IN_RANGE})"
     )
-    tables, bound = (topic.depends_on[0], topic.dst), bounds(span.last, span.next)
-    rows = int(read_in_step(client, tables, lambda reader: reader.query(both, bound))[0][0])
+    tables, bound = (topic.depends_on[0], topic.dst), bounds(after, span.next)
+    if not read_in_step(client, [topic.dst], lambda reader: reader.query(any_, bound, WHOLE_ANSWERS)):
+        return
+    rows = int(read_in_step(client, tables, lambda reader: reader.query(both, bound, WHOLE_ANSWERS))[0][0])
     if not rows:
         return
-    last = f"SELECT max(({place})) FROM {dst}"  # noqa: S608 - quoted
-    time_ms, id_ = read_in_step(client, [topic.dst], lambda reader: reader.query(last))[0][0]
-    newest = format_seek_argument(Position(time_ms=time_ms, id=id_))
+    newest = format_seek_argument(find_newest_row(client, topic.dst))
     raise ConfigurationError(
         f"Topic {topic.topic}: {topic.dst} holds {rows} rows of {topic.depends_on[0]} after "
         f"{format_seek_argument(span.last)}, where the topic's offsets are: their catalog has lost its last "
@@ -139,6 +146,14 @@ def refuse_rows_ahead(client: Client, topic: Topic, span: Range) -> None:
         "after the last of them; the gap that it leaves holds their rows and must not be back-filled. If they are not "
         f"this topic's, `seek {topic.topic} {format_seek_argument(span.last)} --force` builds next to them."
     )
+
+
+def find_newest_row(client: Client, table: str) -> Position:
+    """Of a Fact table with `pos` and `id`, whatever its order; START where it is empty."""
+    sql = f"SELECT max(({_PLACE})) FROM {quote_table(table)}"  # noqa: S608 - quoted
+    rows = read_in_step(client, [table], lambda reader: reader.query(sql, settings=WHOLE_ANSWERS))
+    time_ms, id_ = rows[0][0]
+    return Position(time_ms=time_ms, id=id_)
 
 
 def _check_memory(topic: Topic, facts: TableFacts) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from oncehouse.clickhouse.client import Client
@@ -67,8 +67,6 @@ class StepPlanner:
     """Tables whose time bounds other topics' steps; None: any may."""
     shared: frozenset[str] = frozenset()
     """Fact tables that several topics build: whose rows are there is not known."""
-    _reached: dict[str, Position] = field(default_factory=dict)
-    """How far this process itself has planned each topic."""
 
     def plan_decision(
         self, decision: DueStep | ResumeStep | DueJob, found: Range | None = None
@@ -128,11 +126,10 @@ class StepPlanner:
             return None
         if seen.last == START and not seen.generation and not seen.topic_state.segments:
             self._check_rows(topic, seen, partial(refuse_existing_rows, self.client, topic))
-        elif self._may_be_behind(topic, seen, prepared):
-            self._check_rows(topic, seen, partial(refuse_rows_ahead, self.client, topic, found))
-        step = self._plan_range(topic, seen, prepared, found)
-        self._reached[topic.topic] = step.span.next
-        return step
+        elif self._may_be_behind(topic, prepared):
+            forced_upto = seen.topic_state.forced_upto
+            self._check_rows(topic, seen, partial(refuse_rows_ahead, self.client, topic, found, forced_upto))
+        return self._plan_range(topic, seen, prepared, found)
 
     def _plan_range(self, topic: Topic, seen: Offset, prepared: PreparedTransform, found: Range) -> TopicStep:
         if self.sizing.is_surely_small(found):
@@ -143,16 +140,14 @@ class StepPlanner:
         sized = self.sizing.size_range(topic, prepared.transform, found)
         return self.assemble(topic, seen, sized, prepared, is_fixed=True)
 
-    def _may_be_behind(self, topic: Topic, seen: Offset, prepared: PreparedTransform) -> bool:
-        """Whether offsets in a catalog may have been lost since their rows were built: before this process's first step
-        of the topic, and where it has been further. Only where it can be seen whose rows there are."""
+    def _may_be_behind(self, topic: Topic, prepared: PreparedTransform) -> bool:
+        """Whether offsets in a catalog may have been lost since their rows were built. That is so before each step: if
+        another process went on from where this one was and its transactions were lost, the offsets look the same. Only
+        where it can be seen whose rows there are."""
         facts = prepared.destination.facts
-        reached = self._reached.get(topic.topic)
         return (
             self.store.view_table is None
-            and (reached is None or seen.last < reached)
             and topic.dst not in self.shared
-            and not seen.topic_state.is_seek_forced
             and facts.column("pos") is not None
             and facts.column("id") is not None
         )
