@@ -103,9 +103,10 @@ def _find_newest(etl: Etl, topic: Topic) -> Position:
 def _has_positions(etl: Etl, topic: Topic) -> bool:
     """Whether the rows of the table can be found by their positions."""
     from oncehouse.clickhouse.table_info import describe_table
+    from oncehouse.etl.steps.destination_check import shows_positions
 
     facts = describe_table(etl.client, topic.dst) if topic.template is Template.STEP else None
-    return facts is not None and facts.column("pos") is not None and facts.column("id") is not None
+    return facts is not None and shows_positions(facts)
 
 
 def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:

@@ -6,6 +6,7 @@ a table holds that may have forgotten is in `range_presence.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ from oncehouse.etl.steps.source_ranges import IN_RANGE, bounds
 
 LEAST_BLOCKS = 100
 _PLACE = "toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id)"
+_INTEGER = re.compile(r"(Nullable\()?U?Int(8|16|32|64)\)?")
 _REPEAT_SECONDS = 600.0
 # A range runs again before any other of its topic, so one insert lies between a step and its repeat.
 _WINDOW = WindowNeeds(min_interval_seconds=_REPEAT_SECONDS, retry_horizon_seconds=_REPEAT_SECONDS)
@@ -116,6 +118,12 @@ def refuse_existing_rows(client: Client, topic: Topic) -> None:
             f"{topic.topic} POSITION` lets it go on after the last of them; `seek {topic.topic} start --force` builds "
             "all of it next to them."
         )
+
+
+def shows_positions(facts: TableFacts) -> bool:
+    """Whether the table has the columns `pos` and `id` of its sources, so that rows can be found by their position."""
+    pos, id_ = facts.column("pos"), facts.column("id")
+    return pos is not None and id_ is not None and bool(_INTEGER.fullmatch(id_.type))
 
 
 def refuse_rows_ahead(client: Client, topic: Topic, span: Range, forced_upto: Position) -> None:

@@ -26,6 +26,7 @@ from oncehouse.etl.steps.backfill_planner import JobPlanner
 from oncehouse.etl.steps.destination_check import (
     refuse_existing_rows,
     refuse_rows_ahead,
+    shows_positions,
 )
 from oncehouse.etl.steps.operation_builder import (
     before_operations,
@@ -144,12 +145,10 @@ class StepPlanner:
         """Whether offsets in a catalog may have been lost since their rows were built. That is so before each step: if
         another process went on from where this one was and its transactions were lost, the offsets look the same. Only
         where it can be seen whose rows there are."""
-        facts = prepared.destination.facts
         return (
             self.store.view_table is None
             and topic.dst not in self.shared
-            and facts.column("pos") is not None
-            and facts.column("id") is not None
+            and shows_positions(prepared.destination.facts)
         )
 
     def _check_rows(self, topic: Topic, seen: Offset, refuse: Callable[[], None]) -> None:
