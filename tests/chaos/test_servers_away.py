@@ -78,8 +78,16 @@ Take = Callable[[tuple[str, Stage, str]], None]
 
 
 @pytest.fixture
-def take(live_pipeline, stack) -> Take:
-    return lambda server: take_away(live_pipeline, stack, *server)
+def take(live_pipeline, stack) -> Iterator[Take]:
+    taken: list[str] = []
+
+    def take(server: tuple[str, Stage, str]) -> None:
+        taken.append(server[0])
+        take_away(live_pipeline, stack, *server)
+
+    yield take
+    for name in taken:
+        stack.start(name)  # also where the test ended before its return
 
 
 @pytest.mark.short

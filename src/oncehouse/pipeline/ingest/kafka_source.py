@@ -368,8 +368,12 @@ def group_of(pipeline: str) -> str:
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
-    """Settings of a client of our own, in librdkafka's spelling."""
-    return kafka_client.client_settings(kafka.bootstrap_servers, kafka.options)
+    """Settings of a client of our own, in librdkafka's spelling.
+
+    How much is fetched at once is for Spark's source, which takes a `fetch.max.bytes` that librdkafka refuses.
+    """
+    settings = kafka_client.client_settings(kafka.bootstrap_servers, kafka.options)
+    return {name: value for name, value in settings.items() if not name.startswith("fetch.")}
 
 
 def reader_options(kafka: Kafka) -> dict[str, str]:
