@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from insert_blocks import ONE_ROW_BLOCKS
 from live_pipeline import LivePipeline
 from oncehouse.clickhouse.table_info import read_setting
 
@@ -26,13 +27,7 @@ def push_token_out(live_pipeline: LivePipeline, *, also_delete: str = "") -> Non
         ["note", "product_id"],
         rows,
         fmt="TabSeparated",
-        settings={
-            "input_format_parallel_parsing": 0,
-            "max_insert_block_size": 1,
-            "min_insert_block_size_rows": 1,
-            "min_insert_block_size_bytes": 1,
-            "max_insert_threads": 1,
-        },
+        settings=ONE_ROW_BLOCKS,
     )
     counted = live_pipeline.client.query(
         f"SELECT count() FROM {live_pipeline.table} WHERE note = '{FOREIGN}'"

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from insert_blocks import ONE_ROW_BLOCKS
 from oncehouse.devstack.clickhouse import ClickHouseServer
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
@@ -88,13 +89,7 @@ class HandlerTables:
             ["id", "name"],
             "".join(f"{number}\tother\n" for number in itertools.islice(_NUMBERS, blocks)),
             fmt="TabSeparated",
-            settings={
-                "input_format_parallel_parsing": 0,
-                "max_insert_block_size": 1,
-                "min_insert_block_size_rows": 1,
-                "min_insert_block_size_bytes": 1,
-                "max_insert_threads": 1,
-            },
+            settings=ONE_ROW_BLOCKS,
         )
 
 

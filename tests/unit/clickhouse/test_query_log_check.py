@@ -15,23 +15,11 @@ from oncehouse.clickhouse.preflight.query_log import (
     needs_query_log,
     read_query_log,
 )
-from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError
+from table_facts import make_table_facts
 
-PLAIN = TableFacts(
-    database="shop",
-    table="events",
-    uuid="",
-    engine="MergeTree",
-    columns=(),
-    partition_key="",
-    sorting_key="id",
-    window_blocks=1200,
-    window_seconds=None,
-    expires_rows=False,
-    views=(),
-)
+PLAIN = make_table_facts(database="shop", table="events", uuid="", sorting_key="id", window_blocks=1200)
 VIEWED = replace(PLAIN, views=("shop.by_day",))
 MERGING = replace(PLAIN, engine="ReplacingMergeTree")
 

@@ -7,21 +7,9 @@ from dataclasses import replace
 import pytest
 
 from oncehouse.clickhouse.insert import view_memory
-from oncehouse.clickhouse.table_info import TableFacts
+from table_facts import make_table_facts
 
-TARGET = TableFacts(
-    database="d",
-    table="sums",
-    uuid="u",
-    engine="SummingMergeTree",
-    columns=(),
-    partition_key="",
-    sorting_key="",
-    window_blocks=1000,
-    window_seconds=None,
-    expires_rows=False,
-    views=(),
-)
+TARGET = make_table_facts(table="sums", engine="SummingMergeTree")
 
 
 class Parts:

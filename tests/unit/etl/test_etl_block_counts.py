@@ -7,24 +7,18 @@ import pytest
 from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.preflight.lineage_check import evaluate_uncounted
+from table_facts import make_table_facts
 
 TOPIC = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",))
 PLACED = ("pos", "id")
 
 
 def describe(engine: str, *columns: str) -> TableFacts:
-    return TableFacts(
+    return make_table_facts(
         database="dwh",
         table="fact",
-        uuid="u",
         engine=engine,
         columns=tuple(Column(name=name, type="UInt64", default_kind="") for name in columns),
-        partition_key="",
-        sorting_key="",
-        window_blocks=1000,
-        window_seconds=None,
-        expires_rows=False,
-        views=(),
     )
 
 

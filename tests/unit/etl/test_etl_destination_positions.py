@@ -6,21 +6,17 @@ import pytest
 
 from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.etl.steps.destination_check import shows_positions
+from table_facts import make_table_facts
 
 
 def facts_of(**types: str) -> TableFacts:
-    return TableFacts(
+    return make_table_facts(
         database="dwh",
         table="orders",
         uuid="6a0b8c1e-0000-4000-8000-000000000000",
-        engine="MergeTree",
         columns=tuple(Column(name=name, type=type_, default_kind="") for name, type_ in types.items()),
-        partition_key="",
         sorting_key="id",
         window_blocks=100,
-        window_seconds=None,
-        expires_rows=False,
-        views=(),
     )
 
 

@@ -9,24 +9,18 @@ from itertools import pairwise
 
 import pytest
 
-from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging import clickhouse_handler
 from oncehouse.messaging.clickhouse_handler import ClickHouseHandler
 from oncehouse.messaging.insert_turns import InsertTurns
+from table_facts import make_table_facts
 
-FACTS = TableFacts(
+FACTS = make_table_facts(
     database="shop",
     table="events",
     uuid="6a0b8c1e-0000-4000-8000-000000000000",
-    engine="MergeTree",
-    columns=(),
-    partition_key="",
     sorting_key="id",
     window_blocks=20_000,
-    window_seconds=None,
-    expires_rows=False,
-    views=(),
 )
 
 

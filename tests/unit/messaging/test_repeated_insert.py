@@ -10,19 +10,16 @@ from oncehouse.clickhouse.insert.deadline import read_moment
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.messaging import repeated_insert
 from oncehouse.messaging.repeated_insert import SentInsert, TokenForgottenError, require_remembered
+from table_facts import make_table_facts
 
-FACTS = TableFacts(
+FACTS = make_table_facts(
     database="shop",
     table="events",
     uuid="6a0b8c1e-0000-4000-8000-000000000000",
     engine="SharedMergeTree",
-    columns=(),
-    partition_key="",
     sorting_key="id",
     window_blocks=10_000,
     window_seconds=3600.0,
-    expires_rows=False,
-    views=(),
 )
 
 

@@ -14,7 +14,6 @@ from oncehouse.clickhouse.client import error_class, failure_of
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between
 from oncehouse.clickhouse.insert.deadline import read_moment
-from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.catalog import batches
@@ -22,20 +21,9 @@ from oncehouse.ledger.models import Attempt, BatchStatus, LedgerBatch
 from oncehouse.pipeline.load import attempt as attempts
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.load.attempt import blocks_since, is_doubtful, may_forget_attempt, open_attempt
+from table_facts import make_table_facts
 
-FACTS = TableFacts(
-    database="d",
-    table="t",
-    uuid="u",
-    engine="MergeTree",
-    columns=(),
-    partition_key="",
-    sorting_key="",
-    window_blocks=1000,
-    window_seconds=None,
-    expires_rows=False,
-    views=(),
-)
+FACTS = make_table_facts()
 THEN = BlockCount(uuid="u", blocks=5000)
 
 
