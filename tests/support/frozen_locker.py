@@ -13,9 +13,12 @@ from pathlib import Path
 
 
 @contextmanager
-def locked_by_frozen_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def locked_by_frozen_process(
+    path: Path, *, keep_readers_out: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
     """It has the lock, and is stopped, from the beginning of the block on."""
-    process = subprocess.Popen([sys.executable, __file__, str(path)])
+    mode = "EXCLUSIVE" if keep_readers_out else "NORMAL"
+    process = subprocess.Popen([sys.executable, __file__, str(path), mode])
     try:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), status
@@ -25,11 +28,12 @@ def locked_by_frozen_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def lock_and_freeze(path: str) -> None:
+def lock_and_freeze(path: str, locking_mode: str) -> None:
     connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+    connection.execute(f"PRAGMA locking_mode={locking_mode}")
     connection.execute("BEGIN IMMEDIATE")
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 if __name__ == "__main__":
-    lock_and_freeze(sys.argv[1])
+    lock_and_freeze(*sys.argv[1:])

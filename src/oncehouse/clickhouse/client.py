@@ -13,6 +13,7 @@ import math
 import os
 import re
 import ssl
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -207,12 +208,16 @@ class Client:
 
     def _call(self, call: Callable[[HttpClient], _Answer]) -> _Answer:
         try:
-            return call(_open(self.config, os.getpid()))
+            http = _open(self.config, os.getpid())
         except _DRIVER_ERRORS as error:
-            self._raise(error)
+            # A port of another protocol may answer or reset the connection; nothing but a read was asked for.
+            self._raise(replace(classify(error), outcome_unknown=False), error)
+        try:
+            return call(http)
+        except _DRIVER_ERRORS as error:
+            self._raise(classify(error), error)
 
-    def _raise(self, error: Exception) -> NoReturn:
-        failure = classify(error)
+    def _raise(self, failure: Failure, error: Exception) -> NoReturn:
         raise error_class(failure)(_say(failure, self.config, self.address, self.check_command)) from error
 
 

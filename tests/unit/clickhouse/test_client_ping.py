@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -13,6 +16,7 @@ import urllib3
 from oncehouse.clickhouse import client as client_module
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import ClickHouse
+from oncehouse.errors import TransientError
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -67,3 +71,22 @@ def test_a_server_that_is_gone_gives_no_answer(server, client):
     server.shutdown()
     server.server_close()
     assert client.find_trouble() == "no answer to a ping"
+
+
+def test_a_port_that_resets_connections_is_told_with_the_setting_to_look_at():
+    """As ClickHouse's native port does when its answer is overtaken by the reset."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def reset() -> None:
+            with suppress(OSError):
+                while True:
+                    accepted, _ = listening.accept()
+                    with accepted:
+                        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        accepted.recv(1)
+
+        threading.Thread(target=reset, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(TransientError, match=r"clickhouse\.url names its HTTP port"):
+            connect(ClickHouse(url=url)).server_version()
+        listening.shutdown(socket.SHUT_RDWR)

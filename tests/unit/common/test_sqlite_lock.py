@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from sqlalchemy import text
 
@@ -82,25 +78,13 @@ def test_a_holder_that_this_machine_does_not_know_is_called_another_process(path
     engine.dispose()
 
 
-@contextmanager
-def kept_to_itself(path) -> Iterator[None]:
-    """Another connection lets no one else read or write the file."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        connection.close()
-
-
 def test_a_file_that_another_process_keeps_to_itself_is_waited_for_once(path, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(catalog_database.time, "sleep", waits.append)
     first = Catalog(f"sqlite:///{path}", "events")
     first.prepare()
     first.close()
-    with kept_to_itself(path):
+    with locked_by_frozen_process(path, keep_readers_out=True):
         catalog = Catalog(f"sqlite:///{path}", "events", lock_seconds=0.05)
         for attempt in (
             catalog.version,

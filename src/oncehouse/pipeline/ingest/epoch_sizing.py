@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from oncehouse.config.pipeline import Epoch
 
 LEAST_RECORDS = 100
-FIRST_RECORDS = 10_000
+FIRST_RECORDS = 30_000
 _FIRST_SHARE_OF_BYTES = 16
 _FADING = 0.5
 _FULL_SHARE = 0.8
