@@ -367,7 +367,7 @@ def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(live_p
 def test_a_driver_that_is_killed_soon_has_settled_some_of_a_backlog(make_pipeline):
     """Its first epoch is small, however much waits; then they grow."""
     live_pipeline = make_pipeline(epoch={"max_rows": 1_500_000}, batch={"max_rows": 100_000})
-    backlog = [make_event(number) for number in range(3 * FIRST_RECORDS)]
+    backlog = [make_event(number) for number in range(4 * FIRST_RECORDS)]
     live_pipeline.send(backlog)
     live_pipeline.crash("before registering:2", "--once")
     assert live_pipeline.counts().read == FIRST_RECORDS
