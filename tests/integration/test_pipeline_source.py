@@ -16,7 +16,7 @@ from live_pipeline import LivePipeline, encode, make_event, note_of, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
-from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.ingest import epoch_sizing, kafka_source
 from oncehouse.pipeline.ingest.epoch_sizing import FIRST_RECORDS
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.stages import kafka_stream
@@ -375,3 +375,37 @@ def test_a_driver_that_is_killed_soon_has_settled_some_of_a_backlog(make_pipelin
     first, *_, largest = sorted(epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog))
     assert first <= FIRST_RECORDS < largest
     live_pipeline.assert_exact()
+
+
+def drain_in_small_epochs(live_pipeline: LivePipeline, monkeypatch) -> list[int]:
+    """A backlog of several partitions with duplicates, from a first epoch of 100 records; the bounds of its streams."""
+    bounds, open_stream = [], kafka_stream.open_stream
+
+    def count_start(*arguments, max_rows: int, **options):
+        bounds.append(max_rows)
+        return open_stream(*arguments, max_rows=max_rows, **options)
+
+    monkeypatch.setattr(epoch_sizing, "FIRST_RECORDS", 100)
+    monkeypatch.setattr(kafka_stream, "open_stream", count_start)
+    backlog = [make_event(number) for number in range(2_000)]
+    live_pipeline.send(backlog[:1_500])
+    live_pipeline.send(backlog[1_000:], partition=1)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
+    return bounds
+
+
+def test_epochs_grow_without_another_start_of_the_stream(make_pipeline, monkeypatch):
+    live_pipeline = make_pipeline(partitions=2, epoch={"max_rows": 10_000})
+    assert drain_in_small_epochs(live_pipeline, monkeypatch) == [10_000]
+    *grown, first = [epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog)]
+    assert first == 100
+    assert sum(grown) == 2_400
+    assert len(grown) < 10
+
+
+def test_epochs_that_do_not_grow_have_a_stream_of_their_own_bound(make_pipeline, monkeypatch):
+    monkeypatch.setattr(kafka_stream, "adjust_size", lambda size, *_: size)
+    live_pipeline = make_pipeline(partitions=2, epoch={"max_rows": 10_000})
+    assert drain_in_small_epochs(live_pipeline, monkeypatch) == [10_000, 100]
+    assert len(epochs.list_epochs(live_pipeline.catalog)) >= 25

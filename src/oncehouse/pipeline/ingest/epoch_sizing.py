@@ -2,19 +2,23 @@
 
 An epoch reads all that waits, up to this many. The bound follows bytes and time, so that an epoch of large or slow
 records is neither larger nor longer than was asked for; a small epoch says nothing about it, since what is fixed in an
-epoch is most of its time. Spark takes the bound when a stream starts, so it moves seldom and by much: outside of a
-dead band, and upwards only when epochs are full.
+epoch is most of its time. Spark takes the bound of its micro-batches when a stream starts, so it moves seldom and by
+much: outside of a dead band, and upwards only when epochs are full.
 
 What is not settled when a process dies is read again by the next one. So the first epoch after a start is small,
 however much waits: a process that never lives long still settles some of it. Full epochs then grow by what the last
-one shows to fit the time.
+one shows to fit the time. The stream starts with the full bound all the same: while epochs grow, a micro-batch is cut
+into several of them, for each start of a stream takes the time of a small epoch.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from oncehouse.config.pipeline import Epoch
+from oncehouse.ledger.models import OffsetRange
 
 LEAST_RECORDS = 100
 FIRST_RECORDS = 30_000
@@ -25,6 +29,8 @@ _FULL_SHARE = 0.8
 _LOWERED_BELOW = 0.63
 _RAISED_ABOVE = 1.6
 _TOO_LONG = 1.25
+# The most that a cut leaves to be read with what comes before it.
+_REST_SHARE = 0.25
 _SHORT_SHARE = 0.5
 
 
@@ -49,6 +55,25 @@ def first_size(limits: Epoch, record_bytes: float = 0.0) -> EpochSize:
     records = min(limits.max_rows, FIRST_RECORDS)
     most = _bound(records, record_bytes, limits, max_bytes=limits.max_bytes // _FIRST_SHARE_OF_BYTES)
     return EpochSize(most_records=most, record_bytes=record_bytes)
+
+
+def full_bound(limits: Epoch, record_bytes: float) -> int:
+    """The most records that an epoch may ever have of such records."""
+    return _bound(limits.max_rows, record_bytes, limits, max_bytes=limits.max_bytes)
+
+
+def cut_ranges(
+    ranges: Sequence[OffsetRange], most_records: int
+) -> tuple[tuple[OffsetRange, ...], tuple[OffsetRange, ...]]:
+    """The next epoch of what waits, about as large as it may be, and the rest; each partition gives its share."""
+    waiting = sum(span.end - span.start for span in ranges)
+    if waiting <= most_records * (1 + _REST_SHARE):
+        return tuple(ranges), ()
+    share = most_records / waiting
+    cuts = [span.start + math.ceil((span.end - span.start) * share) for span in ranges]
+    taken = tuple(replace(span, end=cut) for span, cut in zip(ranges, cuts, strict=True))
+    rest = tuple(replace(span, start=cut) for span, cut in zip(ranges, cuts, strict=True))
+    return taken, rest
 
 
 def adjust_size(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> EpochSize:

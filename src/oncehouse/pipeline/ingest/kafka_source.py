@@ -302,17 +302,40 @@ def open_stream(
         spark.readStream.format("kafka")
         .option("subscribe", ",".join(kafka.topics))
         .option("startingOffsets", _offsets_json(starting))
-        .option("includeHeaders", str(headers).lower())
-        .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_rows)
-        .options(**reader_options(kafka))
-        .option("kafka.isolation.level", "read_committed")
-        .option("groupIdPrefix", group)
+        .options(**_source_options(kafka, headers=headers, group=group))
     )
-    return _narrow(reader.load(), kafka, ("headers",) if headers else ())
+    return _narrow(reader.load(), kafka, headers=headers)
 
 
-def _narrow(records: DataFrame, kafka: Kafka, further: tuple[str, ...]) -> DataFrame:
+def open_ranges(
+    spark: SparkSession, kafka: Kafka, ranges: Sequence[OffsetRange], *, headers: bool, group: str
+) -> DataFrame:
+    """The records of these offsets, with the columns of the stream."""
+    partitions: dict[str, list[int]] = {}
+    for span in ranges:
+        partitions.setdefault(span.topic, []).append(span.partition)
+    reader = (
+        spark.read.format("kafka")
+        .option("assign", json.dumps(partitions))
+        .option("startingOffsets", _offsets_json({(s.topic, s.partition): s.start for s in ranges}))
+        .option("endingOffsets", _offsets_json({(s.topic, s.partition): s.end for s in ranges}))
+        .options(**_source_options(kafka, headers=headers, group=group))
+    )
+    return _narrow(reader.load(), kafka, headers=headers)
+
+
+def _source_options(kafka: Kafka, *, headers: bool, group: str) -> dict[str, str]:
+    return {
+        "includeHeaders": str(headers).lower(),
+        "failOnDataLoss": "true",
+        **reader_options(kafka),
+        "kafka.isolation.level": "read_committed",
+        "groupIdPrefix": group,
+    }
+
+
+def _narrow(records: DataFrame, kafka: Kafka, *, headers: bool) -> DataFrame:
     from pyspark.sql import functions as f
 
     ordinal = f.lit(0)
@@ -324,7 +347,7 @@ def _narrow(records: DataFrame, kafka: Kafka, further: tuple[str, ...]) -> DataF
         "timestamp",
         "key",
         "value",
-        *further,
+        *(("headers",) if headers else ()),
     )
 
 

@@ -21,12 +21,19 @@ from oncehouse.common import structured_logging
 from oncehouse.common.file_permissions import make_private_folder
 from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger.catalog import epochs, leases
-from oncehouse.ledger.models import EpochKind
+from oncehouse.ledger.models import EpochKind, OffsetRange
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import require_current
 from oncehouse.pipeline.formats.factory import needs_headers
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, read_dataframe, settle
-from oncehouse.pipeline.ingest.epoch_sizing import EpochSize, SettledEpoch, adjust_size, first_size
+from oncehouse.pipeline.ingest.epoch_sizing import (
+    EpochSize,
+    SettledEpoch,
+    adjust_size,
+    cut_ranges,
+    first_size,
+    full_bound,
+)
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
 from oncehouse.pipeline.ingest.kafka_probe import KafkaProbe
 from oncehouse.pipeline.ingest.kafka_source import (
@@ -34,6 +41,7 @@ from oncehouse.pipeline.ingest.kafka_source import (
     Positions,
     check_topics,
     group_of,
+    open_ranges,
     open_stream,
     read_ranges,
     read_starting,
@@ -49,6 +57,8 @@ from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 from oncehouse.pipeline.stages.server_watch import TIMEOUT_SECONDS, ServerWatch, WatchedServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -76,6 +86,8 @@ class KafkaIngestStage(IngestLeaseHolder):
         self._starts = 0
         self._sizes = sizes
         self._size: EpochSize | None = None
+        # The bound of the stream's micro-batches; those that are larger than the next epoch may be are cut.
+        self._most_streamed = 0
         self._read_bytes = 0
         # Set when the stream has to start again with another bound, or with headers; no epoch begins before that.
         self._resizing = threading.Event()
@@ -182,31 +194,30 @@ class KafkaIngestStage(IngestLeaseHolder):
 
     def _start(self, starting: Positions, checkpoint: Path, *, once: bool) -> StreamingQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
-        self._size = self._size or first_size(self._pipeline.epoch, self._sizes.mean_bytes())
+        if self._size is None:
+            self._size = first_size(self._pipeline.epoch, self._sizes.mean_bytes())
+            self._most_streamed = full_bound(self._pipeline.epoch, self._size.record_bytes)
         self._has_headers = needs_headers(self._pipeline)
         records = open_stream(
             self._spark,
             self._topics.kafka,
             starting,
             headers=self._has_headers,
-            max_rows=self._size.most_records,
+            max_rows=self._most_streamed,
             group=group_of(self._pipeline.pipeline),
         )
 
-        def on_micro_batch(frame: DataFrame, number: int) -> None:
-            # What is not settled now is read again from the ledger's offsets at the next start. The lock is
-            # awaited with a timeout: the thread that stops the stream holds it, and waits for this callback to end.
+        def on_micro_batch(frame: DataFrame | None, number: int) -> None:
+            # What is not settled now is read again from the ledger's offsets at the next start.
             try:
-                self._gate.wait(self._stopping.is_set)
-                while not self._stopping.is_set():
-                    if self._resizing.is_set():
-                        self._stopping.wait()
-                    elif self._epoch_lock.acquire(timeout=0.1):
-                        try:
-                            self._settle(frame, number, checkpoint, starting)
-                        finally:
-                            self._epoch_lock.release()
-                        return
+                waiting = read_ranges(checkpoint, number, starting)
+                while waiting and self._gate.wait(self._stopping.is_set) and self._acquire_epoch_lock():
+                    try:
+                        waiting = self._settle_next(frame, waiting)
+                    finally:
+                        self._epoch_lock.release()
+                    # The next epoch's records are no longer the micro-batch's.
+                    frame = None
             except OncehouseError as error:
                 # Spark ships only the text of what its callback raises; the error itself is kept here.
                 self._failure = error
@@ -220,8 +231,38 @@ class KafkaIngestStage(IngestLeaseHolder):
         interval = f"{int(self._pipeline.epoch.max_wait * 1000)} milliseconds"
         return writer.trigger(processingTime=interval).start()
 
-    def _settle(self, frame: DataFrame, number: int, checkpoint: Path, starting: Positions) -> None:
-        ranges = read_ranges(checkpoint, number, starting)
+    def _acquire_epoch_lock(self) -> bool:
+        """With a timeout: the thread that stops the stream holds it, and waits for Spark's callback to end."""
+        while not self._stopping.is_set():
+            if self._resizing.is_set():
+                self._stopping.wait()
+            elif self._epoch_lock.acquire(timeout=0.1):
+                return True
+        return False
+
+    def _settle_next(
+        self, micro_batch: DataFrame | None, waiting: Sequence[OffsetRange]
+    ) -> tuple[OffsetRange, ...]:
+        """One epoch of what waits; returns the rest. `micro_batch`: all of its records, if the stream has them."""
+        size = self._size or first_size(self._pipeline.epoch)
+        ranges, rest = cut_ranges(waiting, size.most_records)
+        records = micro_batch
+        if records is None or rest:
+            records = open_ranges(
+                self._spark,
+                self._topics.kafka,
+                ranges,
+                headers=self._has_headers,
+                group=group_of(self._pipeline.pipeline),
+            )
+        self._settle(records, ranges)
+        grown = self._size is not None and self._size.most_records > size.most_records
+        if rest and not grown:
+            # Epochs of this size are here to stay: the stream has consumers that read on, a cut part has not.
+            self._restart_with_bound()
+        return rest
+
+    def _settle(self, frame: DataFrame, ranges: tuple[OffsetRange, ...]) -> None:
         records = sum(span.end - span.start for span in ranges)
         if not records:
             return
@@ -260,7 +301,13 @@ class KafkaIngestStage(IngestLeaseHolder):
                 most_records=self._size.most_records,
                 record_bytes=round(self._size.record_bytes),
             )
-            self._resizing.set()
+        if self._size.most_records > self._most_streamed:
+            self._restart_with_bound()
+
+    def _restart_with_bound(self) -> None:
+        if self._size is not None:
+            self._most_streamed = self._size.most_records
+        self._resizing.set()
 
     def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         known_bytes = self._size.record_bytes if self._size and not self._has_headers else 0.0

@@ -6,13 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.config.pipeline import Epoch
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.ingest.epoch_sizing import (
     FIRST_RECORDS,
     LEAST_RECORDS,
     EpochSize,
     SettledEpoch,
     adjust_size,
+    cut_ranges,
     first_size,
+    full_bound,
 )
 
 LIMITS = Epoch()
@@ -146,3 +149,40 @@ def test_larger_records_lower_the_bound_after_the_first_epoch_that_has_them():
     small = EpochSize(most_records=LIMITS.max_rows, record_bytes=200)
     seen = SettledEpoch(records=LIMITS.max_rows, size_bytes=int(LIMITS.max_rows * 20_000), seconds=5)
     assert adjust_size(small, seen, LIMITS).most_records <= LIMITS.max_bytes / 20_000
+
+
+def span(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(topic="events", partition=partition, start=start, end=end)
+
+
+def test_a_micro_batch_is_cut_into_epochs_to_which_each_partition_gives_its_share():
+    taken, rest = cut_ranges((span(0, 100, 1_100), span(1, 0, 100), span(2, 7, 7)), 110)
+    assert taken == (span(0, 100, 200), span(1, 0, 10), span(2, 7, 7))
+    assert rest == (span(0, 200, 1_100), span(1, 10, 100), span(2, 7, 7))
+
+
+def test_what_is_little_more_than_an_epoch_is_one():
+    whole = (span(0, 0, 600), span(1, 0, 625))
+    assert cut_ranges(whole, 1_000) == (whole, ())
+    assert cut_ranges(whole, 900)[1]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 10_000), min_size=1, max_size=20),
+    most_records=st.integers(LEAST_RECORDS, 5_000),
+)
+def test_the_epochs_of_a_micro_batch_join_and_are_hardly_larger_than_they_may_be(lengths, most_records):
+    waiting = tuple(span(number, number, number + length) for number, length in enumerate(lengths))
+    reached = {found.partition: found.start for found in waiting}
+    while waiting:
+        taken, waiting = cut_ranges(waiting, most_records)
+        assert sum(found.end - found.start for found in taken) <= 1.25 * most_records + len(lengths)
+        for found in taken:
+            assert found.start == reached[found.partition]
+            reached[found.partition] = found.end
+    assert reached == {number: number + length for number, length in enumerate(lengths)}
+
+
+def test_the_full_bound_follows_the_size_of_records_alone():
+    assert full_bound(LIMITS, 0) == full_bound(LIMITS, 213) == LIMITS.max_rows
+    assert full_bound(LIMITS, 1 << 20) == LIMITS.max_bytes >> 20
