@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -143,7 +144,7 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
         log = _log_path(pipeline)
     try:
         with _stderr_to(log), _secrets_by_file(secrets, log.parent), private_by_default():
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
         if is_full(str(error)):
             raise rebuild_error(pipeline.pipeline, str(error)) from error
@@ -153,6 +154,32 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
             f"Spark does not start with master {pipeline.spark.master!r}: {find_reason(str(error))}. Java 17 or 21 is "
             f"needed. What Spark said is in {log}."
         ) from error
+    drop_java_includes(spark)
+    return spark
+
+
+def drop_java_includes(spark: SparkSession) -> None:
+    """Keep jars without Python in them off the module path of the workers.
+
+    Spark puts every jar of `spark.jars.packages` there, and a worker lists all of them again before each task.
+    """
+    from pyspark import SparkFiles
+
+    context = spark.sparkContext
+    included: list[str] = context._python_includes or []  # noqa: SLF001 - PySpark has no public name for it
+    folder = Path(SparkFiles.getRootDirectory())
+    dropped = [name for name in included if name.endswith(".jar") and not _holds_python(folder / name)]
+    included[:] = [name for name in included if name not in dropped]
+    paths = {str(folder / name) for name in dropped}
+    sys.path[:] = [path for path in sys.path if path not in paths]
+
+
+def _holds_python(jar: Path) -> bool:
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return any(name.endswith((".py", ".pyc")) for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return True
 
 
 def _was_killed(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from oncehouse.devstack.java import find_java
 from oncehouse.pipeline.spark.session import choose_driver_options
 
-START = """
+PIPELINE = """
 import sys
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import OncehouseError
@@ -25,12 +26,25 @@ pipeline = Pipeline(
     tables=[{"name": "none"}],
     clickhouse={"url": "http://127.0.0.1:9"},
     ledger={"catalog": "sqlite:///none.db", "files": sys.argv[1]},
-    spark={"master": "local[1]", "settings": {"spark.jars": ""}},
+    spark={"master": "local[1]", "settings": {"spark.jars": "", "spark.submit.pyFiles": ",".join(sys.argv[2:])}},
 )
+"""
+START = f"""{PIPELINE}
 try:
     open_session(pipeline)
 except OncehouseError as error:
     print(type(error).__name__, error.exit_code, error)
+"""
+LIST_MODULE_PATH = f"""{PIPELINE}
+def list_path(batches):
+    import pyarrow as pa
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({{"path": sys.path}})
+
+spark = open_session(pipeline)
+found = [row.path for row in spark.range(1).mapInArrow(list_path, "path string").collect()]
+print(*found, *sys.path, sep="\\n")
+spark.stop()
 """
 
 
@@ -70,3 +84,28 @@ def test_java_gets_the_folder_of_this_process_unless_its_options_name_another_on
     for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
         options = choose_driver_options(folder, {name: "-Xss1m -Djava.io.tmpdir=/own"})
         assert "java.io.tmpdir" not in options
+
+
+def test_jars_without_python_are_not_listed_by_every_task(tmp_path):
+    """As those of `spark.jars.packages`, which Spark puts on the module path of its workers."""
+    for name, entry in (("java.jar", "org/Some.class"), ("both.jar", "some/module.py")):
+        with zipfile.ZipFile(tmp_path / name, "w") as jar:
+            jar.writestr(entry, "")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            LIST_MODULE_PATH,
+            tmp_path / "files",
+            tmp_path / "java.jar",
+            tmp_path / "both.jar",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    named = [Path(line).name for line in done.stdout.splitlines()]
+    assert named.count("both.jar") == 2, "of the worker and of the driver"
+    assert "java.jar" not in named
