@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from late_inserts import push_token_out
 
-from chaos_processes import ended, state_of
+from chaos_processes import ended, freeze_without_lock, state_of
 from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import HoldRequest
@@ -47,7 +47,7 @@ def stand_still(live_pipeline: LivePipeline, *, circumstances: str, fenced_by: s
         pid = int(stopped.read_text(encoding="utf-8"))
         wait_until(lambda: state_of(pid) == "T", "its process to stand still")
         # The lease runs out only while nobody renews it.
-        os.kill(driver.pid, signal.SIGSTOP)
+        freeze_without_lock(driver, live_pipeline.folder / "catalog.db")
         wait_until(
             lambda: all(
                 lease.expires_at < live_pipeline.catalog.now()

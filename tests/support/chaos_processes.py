@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from live_pipeline import wait_until
+from oncehouse.common.sqlite_lock import find_holder
 from oncehouse.devstack.chaos.scenario_run import freeze
 from oncehouse.devstack.subprocesses import descendants, signal_tree
 
@@ -37,3 +38,18 @@ def freeze_whole(driver: subprocess.Popen[str]) -> None:
         lambda: {state_of(pid) for pid in (driver.pid, *descendants(driver.pid))} <= {"T", "Z"},
         "the driver, its JVM and its workers to stand still",
     )
+
+
+def freeze_without_lock(process: subprocess.Popen[str], database: Path) -> None:
+    """It stands still and keeps nobody from writing to the SQLite file; what it has started goes on."""
+
+    def stands_aside() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(process.pid) == "T", "the process to stand still")
+        holder = find_holder(database)
+        if holder is None or holder.pid != process.pid:
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    wait_until(stands_aside, "the process to stand still without the write lock")
