@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdc_fixtures import cdc, make_cdc
-from live_pipeline_fixtures import cluster_pipeline, live_pipeline, make_pipeline, spark
+from live_pipeline_fixtures import cluster_pipeline, live_pipeline, make_pipeline, reader, spark
 from oncehouse.devstack.clickhouse import ClickHouseServer
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.subprocesses import descendants, signal_tree
@@ -24,6 +24,7 @@ __all__ = [
     "live_pipeline",
     "make_cdc",
     "make_pipeline",
+    "reader",
     "secure_kafka",
     "spark",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -25,6 +27,8 @@ from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, client_settings, group_of, java_options
+from oncehouse.pipeline.kafka_reader.access import Place, SourceRange, make_access
+from oncehouse.pipeline.kafka_reader.range_reader import read_ranges
 from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
 MESSAGES = [f"message {number}".encode() for number in range(10)]
@@ -104,6 +108,59 @@ def test_the_driver_and_spark_read_through_the_same_settings(way, secure_kafka, 
         .options(**java_options(kafka))
     )
     assert [bytes(row.value) for row in read.load().select("value").collect()] == MESSAGES
+
+
+def read_directly(kafka: Kafka, **changes: object) -> list[bytes]:
+    """As a task does, from what the driver hands to it."""
+    access = replace(make_access(kafka), **changes)
+    (name,) = kafka.topics
+    topic_id = KafkaTopics(kafka).describe()[name].topic_id
+    place = Place(topic=name, topic_id=topic_id, partition=0)
+    asked = SourceRange(place=place, source=0, start=0, end=len(MESSAGES))
+    blocks = read_ranges(pickle.loads(pickle.dumps(access)), [asked], headers=False)
+    return [value for block in blocks for value in block.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_task_reads_through_the_same_settings(way, secure_kafka, filled_topic):
+    kafka = way(secure_kafka, filled_topic)
+    assert read_directly(kafka) == MESSAGES
+    assert SCRAM_PASSWORD not in repr(make_access(kafka))
+
+
+# kafka-python leaves a socket whose handshake failed to the garbage collector.
+leaves_sockets = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@leaves_sockets
+def test_a_task_is_refused_with_a_wrong_password_and_does_not_tell_it(secure_kafka, filled_topic):
+    # The broker closes the connection, and what it says may be overtaken by that.
+    said = "does not let a task in|socket disconnected"
+    with pytest.raises((ConfigurationError, TransientError), match=said) as caught:
+        read_directly(sasl(secure_kafka, filled_topic), password="c4nary-wrong", patience_seconds=3.0)
+    assert "c4nary" not in str(caught.value)
+
+
+@leaves_sockets
+@pytest.mark.parametrize("case", ["another authority", "another host"])
+def test_a_task_trusts_no_other_broker(case, secure_kafka, filled_topic, tmp_path):
+    changes = {
+        "another authority": {"ca_file": str(Authority(tmp_path, "other").file)},
+        "another host": {"bootstrap_servers": secure_kafka.sasl_servers.replace("127.0.0.1", "localhost")},
+    }
+    with pytest.raises(TransientError, match=r"nothing of topic .* certificate verify failed"):
+        read_directly(sasl(secure_kafka, filled_topic), patience_seconds=3.0, **changes[case])
+
+
+def test_options_that_a_task_does_not_know_are_refused_by_name():
+    kafka = Kafka(bootstrap_servers="127.0.0.1:9", topics=["a"], options={"broker.address.family": "v4"})
+    with pytest.raises(
+        ConfigurationError, match=r"options broker\.address\.family; remove them, or set .*connector"
+    ):
+        make_access(kafka)
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "GSSAPI"}
+    with pytest.raises(ConfigurationError, match="cannot log in by GSSAPI"):
+        make_access(Kafka(bootstrap_servers="127.0.0.1:9", topics=["a"], options=options))
 
 
 def test_an_authority_that_does_not_vouch_for_the_broker_is_refused(

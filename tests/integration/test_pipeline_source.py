@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from live_pipeline import LivePipeline, encode, make_event, note_of, wait_until
+from live_pipeline import LivePipeline, both_readers, encode, make_event, note_of, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
@@ -46,6 +46,7 @@ def send_transactions(live_pipeline: LivePipeline, kafka) -> None:
 
 
 @pytest.mark.scenario("aborted transactions")
+@both_readers
 def test_transactions_that_were_aborted_are_invisible(live_pipeline, kafka):
     send_transactions(live_pipeline, kafka)
     live_pipeline.run()
@@ -95,6 +96,7 @@ def grow_topic(topic: str, partitions: int, admin: AdminClient) -> None:
 
 @pytest.mark.long
 @pytest.mark.scenario("partition added")
+@both_readers
 def test_a_partition_that_was_added_is_read_from_its_beginning(make_pipeline, kafka_admin):
     add_partitions(make_pipeline(partitions=1), kafka_admin)
 
@@ -150,6 +152,7 @@ def skipping(monkeypatch) -> None:
 
 
 @pytest.mark.scenario("unread offsets deleted")
+@both_readers
 def test_offsets_deleted_before_they_were_read_are_named_and_nothing_is_skipped(live_pipeline, kafka_admin):
     lose_unread(live_pipeline, kafka_admin)
 
@@ -197,6 +200,7 @@ def delete_to(live_pipeline: LivePipeline, offset: int, admin: AdminClient) -> N
 
 @pytest.mark.long
 @pytest.mark.scenario("unread offsets deleted")
+@both_readers
 def test_offsets_deleted_while_running_are_named_and_nothing_is_skipped(
     make_pipeline, kafka_admin, monkeypatch
 ):
@@ -229,6 +233,7 @@ def make_anew(live_pipeline: LivePipeline, admin: AdminClient) -> None:
 
 
 @pytest.mark.scenario("topic made anew")
+@both_readers
 def test_a_topic_deleted_and_made_anew_stops_the_pipeline(live_pipeline, kafka_admin):
     make_anew(live_pipeline, kafka_admin)
 
@@ -241,6 +246,7 @@ def test_a_new_topic_that_is_taken_for_the_old_one_is_noticed(live_pipeline, kaf
 
 
 @pytest.mark.scenario("topic made anew")
+@both_readers
 def test_a_topic_made_anew_while_running_stops_the_pipeline(live_pipeline, kafka_admin):
     live_pipeline.send(EVENTS[:20])
     with live_pipeline.start() as running:
@@ -263,6 +269,7 @@ def make_topic(admin, name: str) -> bool:
 
 
 @pytest.mark.long
+@both_readers
 def test_a_topic_may_leave_the_pipeline_and_then_kafka(make_pipeline, kafka_admin):
     live_pipeline = make_pipeline(topics=2)
     live_pipeline.send(EVENTS[:20])
@@ -276,6 +283,7 @@ def test_a_topic_may_leave_the_pipeline_and_then_kafka(make_pipeline, kafka_admi
     live_pipeline.assert_exact()
 
 
+@both_readers
 def test_a_missing_topic_is_told_before_any_data_moves(live_pipeline, kafka_admin):
     kafka_admin.delete_topics([live_pipeline.topic])[live_pipeline.topic].result(30)
     with pytest.raises(ConfigurationError, match=f"no topic '{live_pipeline.topic}'"):
@@ -364,6 +372,7 @@ def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(live_p
         live_pipeline.assert_exact()
 
 
+@both_readers
 def test_a_driver_that_is_killed_soon_has_settled_some_of_a_backlog(make_pipeline):
     """Its first epoch is small, however much waits; then they grow."""
     live_pipeline = make_pipeline(epoch={"max_rows": 1_500_000}, batch={"max_rows": 100_000})

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 import yaml
 from clickhouse_connect.driver.client import Client
 from pyspark.sql import SparkSession
@@ -78,6 +79,9 @@ def wait_until(condition: Callable[[], object], what: str, *, seconds: float = P
     while not condition():
         assert time.monotonic() < end, f"waited in vain: {what}"
         time.sleep(0.1)
+
+
+both_readers = pytest.mark.parametrize("reader", ["connector", "direct"], indirect=True)
 
 
 class LivePipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,8 +34,14 @@ def spark(tmp_path_factory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
+def reader(request) -> str:
+    """What reads Kafka; a test is run with both by `@both_readers`."""
+    return getattr(request, "param", os.environ.get("TEST_READER", "connector"))
+
+
+@pytest.fixture
 def make_pipeline(
-    request, kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
+    request, reader, kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
 ) -> Iterator[Callable[..., LivePipeline]]:
     """`make_pipeline(partitions=2, topics=2, tables=False, identity={"window": 5})`: a pipeline, its tables made.
 
@@ -54,6 +61,7 @@ def make_pipeline(
             spark=spark,
             produce=produce,
         )
+        live_pipeline.document["source"]["kafka"]["reader"] = reader
         made.append(live_pipeline)
         for name, section in sections.items():
             known = live_pipeline.document.get(name)

@@ -84,11 +84,11 @@ def _convert_certificates(options: dict[str, str]) -> None:
     if certificate is None or key is None:
         return
     options["ssl.keystore.type"] = "PEM"
-    options["ssl.keystore.certificate.chain"] = _read(certificate, "ssl.certificate.location")
-    options["ssl.keystore.key"] = _require_pkcs8(_read(key, "ssl.key.location"), key)
+    options["ssl.keystore.certificate.chain"] = read_pem(certificate, "ssl.certificate.location")
+    options["ssl.keystore.key"] = _require_pkcs8(read_pem(key, "ssl.key.location"), key)
 
 
-def _read(path: str, option: str) -> str:
+def read_pem(path: str, option: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:

@@ -100,6 +100,8 @@ class Kafka(Section):
     """Topics to read, each from its earliest record on."""
     options: SecretSettings = Field(default_factory=dict)
     """Settings of the Kafka client in Kafka's own spelling, such as `security.protocol`."""
+    reader: Literal["connector", "direct"] = "connector"
+    """What reads the records: Spark's Kafka connector, or the pipeline's tasks themselves, for less processor time."""
     longest_outage: Seconds = 3 * 86400.0
     """The longest that the pipeline may be away. A topic that keeps its records for less is refused."""
 

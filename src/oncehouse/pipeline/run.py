@@ -21,6 +21,7 @@ from oncehouse.pipeline.checks.startup import ignore, prepare
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, group_of
 from oncehouse.pipeline.ingest.record_sizes import RecordSizes
 from oncehouse.pipeline.progress import Progress
+from oncehouse.pipeline.stages.direct_ingest import DirectIngestStage
 from oncehouse.pipeline.stages.ingest_stage import IngestStage
 from oncehouse.pipeline.stages.kafka_stream import KafkaIngestStage
 from oncehouse.pipeline.stages.progress_reporter import ProgressReporter, RunResult
@@ -106,7 +107,8 @@ def _make_ingest(
     running: StageSupervisor, topics: KafkaTopics | None, sizes: RecordSizes | None, *, tends: bool
 ) -> IngestStage:
     if topics is not None and sizes is not None:
-        return KafkaIngestStage(running, topics, sizes)
+        stage = DirectIngestStage if topics.kafka.reader == "direct" else KafkaIngestStage
+        return stage(running, topics, sizes)
     return RequestOnlyStage(running) if tends else IdleIngestStage()
 
 

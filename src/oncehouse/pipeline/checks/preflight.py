@@ -31,6 +31,7 @@ from oncehouse.pipeline.ingest.backpressure import StorageState, read_disks, rea
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
 from oncehouse.pipeline.ingest.kafka_retention import check_topic_retention
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, TopicFacts, read_facts
+from oncehouse.pipeline.kafka_reader.access import make_access
 from oncehouse.pipeline.schema.discovery import declared_schemas, known_schemas
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.schema.identity_guard import check_rule
@@ -192,6 +193,8 @@ def _refuse_errors(pipeline: Pipeline, found: Iterable[Finding]) -> None:
 
 
 def check_source(catalog: Catalog, topics: KafkaTopics) -> dict[str, TopicFacts]:
+    if topics.kafka.reader == "direct":
+        make_access(topics.kafka)
     known = {}
     positions = {}
     if catalog.exists():

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from oncehouse.common import kafka_client
@@ -136,6 +143,11 @@ class KafkaTopics:
     def latest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
         return self._offsets(partitions, OffsetSpec.latest())
 
+    def stable_ends(self, partitions: Iterable[tuple[str, int]]) -> Positions:
+        """Up to where all transactions have ended: what a reader of committed records gets at most."""
+        found = self._ask_leaders(partitions, OffsetSpec.latest(), isolation=IsolationLevel.READ_COMMITTED)
+        return {place: end.offset for place, end in found.items()}
+
     def offsets_at(self, partitions: Iterable[tuple[str, int]], seconds: float) -> Positions:
         """The first offset of this time (seconds since 1970) or later; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(int(seconds * 1000)))
@@ -162,14 +174,17 @@ class KafkaTopics:
         return {place: found.offset for place, found in self._ask_leaders(partitions, spec).items()}
 
     def _ask_leaders(
-        self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         offset_specs = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not offset_specs:
             return {}
         for _ in range(_LEADER_TRIES - 1):
             try:
-                return self._ask_offsets(offset_specs)
+                return self._ask_offsets(offset_specs, isolation)
             except OncehouseError as error:
                 if (
                     not isinstance(error.__cause__, KafkaException)
@@ -178,13 +193,15 @@ class KafkaTopics:
                     raise
             # A topic that was just made has its leaders in a moment, and so has one whose broker went.
             time.sleep(_LEADER_SECONDS)
-        return self._ask_offsets(offset_specs)
+        return self._ask_offsets(offset_specs, isolation)
 
     def _ask_offsets(
-        self, offset_specs: dict[TopicPartition, OffsetSpec]
+        self, offset_specs: dict[TopicPartition, OffsetSpec], isolation: IsolationLevel
     ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         found = {}
-        futures = self._admin.list_offsets(offset_specs, request_timeout=TIMEOUT_SECONDS)
+        futures = self._admin.list_offsets(
+            offset_specs, isolation_level=isolation, request_timeout=TIMEOUT_SECONDS
+        )
         for partition, future in futures.items():
             try:
                 answer = future.result(timeout=TIMEOUT_SECONDS + 5)

@@ -215,7 +215,7 @@ def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
-    elif pipeline.source.kafka and not _has_connector(pipeline.spark.settings):
+    elif _needs_connector(pipeline) and not _has_connector(pipeline.spark.settings):
         settings["spark.jars.packages"] = CONNECTOR
     if structured_logging.is_started():
         settings[f"spark.executorEnv.{structured_logging.FORMAT_VARIABLE}"] = os.environ[
@@ -232,6 +232,10 @@ def choose_driver_options(folder: Path, environment: Mapping[str, str] = os.envi
     if any(_TEMPORARY_FOLDER in environment.get(name, "") for name in _OPTION_VARIABLES):
         return _JAVA_OPTIONS
     return f"{_JAVA_OPTIONS} {shlex.quote(f'-D{_TEMPORARY_FOLDER}={folder}')}"
+
+
+def _needs_connector(pipeline: Pipeline) -> bool:
+    return pipeline.source.kafka is not None and pipeline.source.kafka.reader == "connector"
 
 
 def _has_connector(settings: Mapping[str, str]) -> bool:

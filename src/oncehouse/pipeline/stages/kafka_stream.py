@@ -57,7 +57,7 @@ from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 from oncehouse.pipeline.stages.server_watch import TIMEOUT_SECONDS, ServerWatch, WatchedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -255,14 +255,16 @@ class KafkaIngestStage(IngestLeaseHolder):
                 headers=self._has_headers,
                 group=group_of(self._pipeline.pipeline),
             )
-        self._settle(records, ranges)
+        self._settle(lambda plan: self._read(records, plan), ranges)
         grown = self._size is not None and self._size.most_records > size.most_records
         if rest and not grown:
             # Epochs of this size are here to stay: the stream has consumers that read on, a cut part has not.
             self._restart_with_bound()
         return rest
 
-    def _settle(self, frame: DataFrame, ranges: tuple[OffsetRange, ...]) -> None:
+    def _settle(
+        self, read: Callable[[ReadPlan], list[TaskManifest]], ranges: tuple[OffsetRange, ...]
+    ) -> None:
         records = sum(span.end - span.start for span in ranges)
         if not records:
             return
@@ -274,7 +276,7 @@ class KafkaIngestStage(IngestLeaseHolder):
                 self._pipeline,
                 self._catalog,
                 self._lease.token,
-                lambda plan: self._read(frame, plan),
+                read,
                 EpochInput(
                     kind=EpochKind.KAFKA,
                     ranges=ranges,
@@ -301,7 +303,10 @@ class KafkaIngestStage(IngestLeaseHolder):
                 most_records=self._size.most_records,
                 record_bytes=round(self._size.record_bytes),
             )
-        if self._size.most_records > self._most_streamed:
+        self._follow_bound()
+
+    def _follow_bound(self) -> None:
+        if self._size is not None and self._size.most_records > self._most_streamed:
             self._restart_with_bound()
 
     def _restart_with_bound(self) -> None:
@@ -317,6 +322,9 @@ class KafkaIngestStage(IngestLeaseHolder):
             # What the first reading wrote has no row in the catalog, and is swept.
             structured_logging.write(_log, logging.INFO, "epoch read again", record_bytes=round(known_bytes))
             manifests = read_dataframe(frame, plan)
+        return self._note_read(manifests)
+
+    def _note_read(self, manifests: list[TaskManifest]) -> list[TaskManifest]:
         self._read_bytes = sum(task.read_bytes for task in manifests)
         # Asked after the records were read: a topic created again meanwhile may go on with the same offsets.
         check_topics(self._topics.describe(), self._topic_ids, {}, {})

@@ -107,7 +107,6 @@ def running(pipeline, catalog, monkeypatch):
 def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(running, monkeypatch, way):
     ingest = kafka_stream.KafkaIngestStage(running, None, None)
     settled, performed = [], []
-    monkeypatch.setattr(kafka_stream, "read_ranges", lambda *_: (SimpleNamespace(start=0, end=1),))
     monkeypatch.setattr(
         kafka_stream, "settle", lambda _, known, *rest, **more: settled.append(known.merging_fields)
     )
@@ -120,7 +119,7 @@ def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(ru
 
     def go_on():
         if way == "an epoch":
-            ingest._settle(None, 1, None, {})
+            ingest._settle(None, (SimpleNamespace(start=0, end=1),))
         else:
             ingest._perform_requests()
 

@@ -1,0 +1,70 @@
+"""The read task that fetches its records from Kafka itself, and the job of such tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.common import structured_logging
+from oncehouse.ledger.models import OffsetRange
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
+from oncehouse.pipeline.ingest.part_files import PARTITIONS
+from oncehouse.pipeline.kafka_reader.access import KafkaAccess, Place, SourceRange
+from oncehouse.pipeline.spark.tasks import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangePlan:
+    """All that a task needs to read its part of an epoch."""
+
+    read: ReadPlan
+    access: KafkaAccess
+    ranges: tuple[SourceRange, ...]
+    headers: bool
+
+
+def read_epoch_ranges(
+    spark: SparkSession,
+    plan: ReadPlan,
+    access: KafkaAccess,
+    ranges: Sequence[OffsetRange],
+    topic_ids: dict[str, str],
+    *,
+    headers: bool,
+) -> list[TaskManifest]:
+    """The read job: one task a Kafka partition, or one for all of a small epoch."""
+    sources = [
+        SourceRange(
+            place=Place(topic=span.topic, topic_id=topic_ids[span.topic], partition=span.partition),
+            source=plan.topics.index(span.topic) * PARTITIONS + span.partition,
+            start=span.start,
+            end=span.end,
+        )
+        for span in ranges
+        if span.end > span.start
+    ]
+    shares = [tuple(sources)] if plan.whole else [(source,) for source in sources]
+    return run_tasks(
+        spark,
+        read_range_task,
+        [RangePlan(read=plan, access=access, ranges=share, headers=headers) for share in shares],
+    )
+
+
+def read_range_task(plan: RangePlan) -> TaskManifest:
+    from pyspark import TaskContext
+
+    # Workers alone decode and fetch; the driver, which imports this module, needs neither.
+    from oncehouse.pipeline.ingest.read_task import read_records
+    from oncehouse.pipeline.kafka_reader.range_reader import read_ranges
+
+    context = TaskContext.get()
+    attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+    with structured_logging.bound(pipeline=plan.read.pipeline, epoch=plan.read.epoch):
+        blocks = read_ranges(plan.access, plan.ranges, headers=plan.headers)
+        return read_records(plan.read, attempt, blocks)
