@@ -134,13 +134,13 @@ def test_seven_different_protobuf_events_are_never_four_rows(live_pipeline):
     assert "version 2" not in told
     assert "version 3 has no field id" in told
     command(live_pipeline, "dead-letters", before=("replay",))
-    command(live_pipeline, "run", "--once")
+    live_pipeline.run()
     assert rows(live_pipeline) == [(number, number) for number in range(1, 6)]
     send(
         live_pipeline,
         [("2", write_protobuf("2", 4)), ("1", write_protobuf("1", 5)), ("2", write_protobuf("2", 8))],
     )
-    command(live_pipeline, "run", "--once")
+    live_pipeline.run()
     assert rows(live_pipeline) == [(number, number) for number in (1, 2, 3, 4, 5, 8)], "a name changes no id"
     assert not live_pipeline.findings()
 
@@ -156,7 +156,7 @@ def test_a_version_that_the_file_lists_without_a_field_of_the_identity_is_not_ru
     live_pipeline.document["source"]["optional_fields"] = ["id"]
     live_pipeline.document["source"]["protobuf"]["numbers"] = {"id": 1}
     live_pipeline.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
-    command(live_pipeline, "run", "--once")
+    live_pipeline.run()
     assert rows(live_pipeline) == [*((number, number) for number in range(1, 6)), (0, 6)]
 
 
@@ -165,7 +165,10 @@ def test_seven_different_avro_events_are_never_four_rows(live_pipeline):
     del live_pipeline.document["source"]["protobuf"]
     for version in ("1", "2", "3"):
         (live_pipeline.folder / f"{version}.avsc").write_text(json.dumps(avro_schema(version)))
-    live_pipeline.document["source"]["avro"] = {"version": "header", "schemas": {"1": "1.avsc"}}
+    live_pipeline.document["source"]["avro"] = {
+        "version": "header",
+        "schemas": {"1": str(live_pipeline.folder / "1.avsc")},
+    }
     for version in ("2", "3"):
         command(
             live_pipeline,
@@ -176,12 +179,12 @@ def test_seven_different_avro_events_are_never_four_rows(live_pipeline):
         )
     send(live_pipeline, [(version, write_avro(version, number)) for version, number in SEVEN])
     assert "version 2 has no field id" in command(live_pipeline, "check", expect=2)
-    command(live_pipeline, "run", "--once")
+    live_pipeline.run()
     counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate, counts.dead_letter) == (3, 0, 4), "events are taken for one another"
     live_pipeline.document["source"]["avro"]["aliases"] = {"id": ["event_id"]}
     command(live_pipeline, "dead-letters", before=("replay",))
-    command(live_pipeline, "run", "--once")
+    live_pipeline.run()
     assert rows(live_pipeline) == [(number, number) for number in range(1, 6)]
     assert not live_pipeline.findings()
 

@@ -17,7 +17,6 @@ from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import epoch_sizing, kafka_source
-from oncehouse.pipeline.ingest.epoch_sizing import FIRST_RECORDS
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
 from oncehouse.pipeline.stages import kafka_stream
 
@@ -374,15 +373,15 @@ def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(live_p
 
 @both_readers
 def test_a_driver_that_is_killed_soon_has_settled_some_of_a_backlog(make_pipeline):
-    """Its first epoch is small, however much waits; then they grow."""
-    live_pipeline = make_pipeline(epoch={"max_rows": 1_500_000}, batch={"max_rows": 100_000})
-    backlog = [make_event(number) for number in range(4 * FIRST_RECORDS)]
-    live_pipeline.send(backlog)
+    """Its first epoch is small, however much waits: a sixteenth of the bytes; then they grow."""
+    live_pipeline = make_pipeline(epoch={"max_rows": 100_000, "max_bytes": "1MB"})
+    live_pipeline.send([make_event(number) for number in range(6_000)])
     live_pipeline.crash("before registering:2", "--once")
-    assert live_pipeline.counts().read == FIRST_RECORDS
+    begun = live_pipeline.counts().read
+    assert 100 <= begun <= 1_000
     live_pipeline.run()
-    first, *_, largest = sorted(epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog))
-    assert first <= FIRST_RECORDS < largest
+    *_, largest = sorted(epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog))
+    assert largest > 2 * begun
     live_pipeline.assert_exact()
 
 

@@ -9,6 +9,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,8 @@ def read_words(markdown: str) -> set[str]:
     return {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
 
 
-WORDS = read_words((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+WORDS = frozenset(read_words((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.arg
 
 
 def list_modules(folder: Path) -> Iterator[Path]:
@@ -116,7 +118,8 @@ def find_bad_word(name: str, words: Collection[str]) -> str:
     return ""
 
 
-def find_word(name: str, words: Collection[str]) -> str:
+@cache
+def find_word(name: str, words: frozenset[str]) -> str:
     """The first word of a name of the code that is one of `words` or its plural."""
     parts = "_".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)).lower()
     for term in sorted(TERMS, key=len, reverse=True):
@@ -127,26 +130,28 @@ def find_word(name: str, words: Collection[str]) -> str:
 
 def list_names(folder: Path) -> Iterator[tuple[str, str]]:
     """Classes, functions and arguments that modules below a folder define, with their module."""
-    for path, node in _walk(folder):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, path
-        elif isinstance(node, ast.arg):
-            yield node.arg, path
+    for path, node in _list_definitions(folder):
+        yield (node.arg if isinstance(node, ast.arg) else node.name), path
 
 
 def find_repeated_classes(folder: Path) -> dict[str, list[str]]:
     """Classes that are defined at several places, with their modules."""
     places = defaultdict(list)
-    for path, node in _walk(folder):
+    for path, node in _list_definitions(folder):
         if isinstance(node, ast.ClassDef):
             places[node.name].append(path)
     return {name: sorted(paths) for name, paths in places.items() if len(paths) > 1}
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, ast.AST]]:
-    for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield path.relative_to(folder).as_posix(), node
+@cache
+def _list_definitions(folder: Path) -> list[tuple[str, Definition]]:
+    """Of a tree that does not change meanwhile."""
+    return [
+        (path.relative_to(folder).as_posix(), node)
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, Definition)
+    ]
 
 
 def find_absent_modules(folder: Path, root: Path = ROOT) -> set[tuple[str, str]]:
@@ -184,7 +189,7 @@ def test_modules_are_named_by_nouns_in_the_words_of_the_field():
 
 
 def test_names_of_the_code_are_in_the_words_of_the_field():
-    words = WORDS - CODE_WORDS.keys()
+    words = frozenset(WORDS - CODE_WORDS.keys())
     assert {
         found for found in list_names(SOURCE) if find_word(found[0], words) and found[0] not in NAMES
     } == set()
@@ -208,7 +213,7 @@ def test_every_exception_is_needed():
     assert set(NOUNS) | set(ADJECTIVES) <= parts
     used = {name for name, _ in list_names(SOURCE) if find_word(name, WORDS)}
     assert set(NAMES) <= used
-    assert set(CODE_WORDS) <= {find_word(name, CODE_WORDS) for name in used}
+    assert set(CODE_WORDS) <= {find_word(name, frozenset(CODE_WORDS)) for name in used}
     assert set(CLASSES) <= set(find_repeated_classes(SOURCE))
 
 
