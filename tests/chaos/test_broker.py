@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from live_pipeline import LivePipeline, make_event, wait_until
+from live_pipeline import LivePipeline, both_readers, make_event, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_source
-from oncehouse.pipeline.stages import kafka_stream
+from read_jobs import wrap_reads
 
 EVENTS = [make_event(number) for number in range(150)]
 
@@ -25,10 +25,10 @@ def busy_pipeline(make_pipeline, monkeypatch) -> LivePipeline:
 
 def kill_broker(live_pipeline: LivePipeline, stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
-    read_dataframe, reads, dead = kafka_stream.read_dataframe, [], threading.Event()
+    reads, dead = [], threading.Event()
 
-    def read_and_kill(frame, plan):
-        manifests = read_dataframe(frame, plan)
+    def read_and_kill(read, plan):
+        manifests = read()
         reads.append(plan.epoch)
         if len(reads) == 2:
             stack.kill("kafka")
@@ -37,7 +37,7 @@ def kill_broker(live_pipeline: LivePipeline, stack, monkeypatch: pytest.MonkeyPa
 
     live_pipeline.send(EVENTS[:90])
     with monkeypatch.context() as patched, live_pipeline.start():
-        patched.setattr(kafka_stream, "read_dataframe", read_and_kill)
+        wrap_reads(patched, read_and_kill)
         wait_until(dead.is_set, "the broker's death")
         wait_until(
             lambda: any("Starting again" in said for said in live_pipeline.said), "the stream to notice"
@@ -52,6 +52,7 @@ def kill_broker(live_pipeline: LivePipeline, stack, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.scenario("broker killed")
+@both_readers
 def test_a_broker_killed_and_started_again_loses_nothing(busy_pipeline, stack, monkeypatch):
     kill_broker(busy_pipeline, stack, monkeypatch)
 

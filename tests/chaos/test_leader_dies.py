@@ -11,11 +11,12 @@ import pytest
 
 from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
-from live_pipeline import LivePipeline, make_event, wait_until
+from live_pipeline import LivePipeline, both_readers, make_event, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_log, kafka_source
 from oncehouse.pipeline.stages import kafka_stream
+from read_jobs import wrap_reads
 
 __all__ = ["cluster", "kafka", "produce", "topic"]
 
@@ -34,10 +35,10 @@ def kill_the_leader(
     live_pipeline: LivePipeline, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
-    read_dataframe, reads, dead = kafka_stream.read_dataframe, [], threading.Event()
+    reads, dead = [], threading.Event()
 
-    def read_and_kill(frame, plan):
-        manifests = read_dataframe(frame, plan)
+    def read_and_kill(read, plan):
+        manifests = read()
         reads.append(plan.epoch)
         if len(reads) == 2:
             cluster.kill_leader()
@@ -46,7 +47,7 @@ def kill_the_leader(
 
     live_pipeline.send(EVENTS[:90])
     with monkeypatch.context() as patched, live_pipeline.start() as running:
-        patched.setattr(kafka_stream, "read_dataframe", read_and_kill)
+        wrap_reads(patched, read_and_kill)
         wait_until(dead.is_set, "the leader's death")
         cluster.wait_for_leader(live_pipeline.topic, 2)
         live_pipeline.send(EVENTS[60:])
@@ -61,6 +62,7 @@ def settled(live_pipeline: LivePipeline) -> int:
 
 
 @pytest.mark.scenario("Kafka leader dies")
+@both_readers
 def test_a_leader_that_dies_costs_nothing(live_pipeline, cluster, monkeypatch):
     kill_the_leader(live_pipeline, cluster, monkeypatch)
 
@@ -94,11 +96,11 @@ def slow_pipeline(make_pipeline, cluster, monkeypatch) -> LivePipeline:
 def kill_the_leader_half_way(
     live_pipeline: LivePipeline, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_dataframe, begun, done = kafka_stream.read_dataframe, threading.Event(), threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
-    def read_and_tell(frame, plan):
+    def read_and_tell(read, _plan):
         begun.set()
-        manifests = read_dataframe(frame, plan)
+        manifests = read()
         done.set()
         return manifests
 
@@ -107,7 +109,7 @@ def kill_the_leader_half_way(
     cluster.throttle(BYTES_A_SECOND)
     try:
         with monkeypatch.context() as patched, live_pipeline.start() as running:
-            patched.setattr(kafka_stream, "read_dataframe", read_and_tell)
+            wrap_reads(patched, read_and_tell)
             wait_until(begun.is_set, "a range that is being read")
             done.wait(3)
             assert not done.is_set(), "the range was read before its leader died"
@@ -123,6 +125,7 @@ def kill_the_leader_half_way(
 
 
 @pytest.mark.scenario("leader dies in a throttled read")
+@both_readers
 def test_a_range_whose_leader_dies_half_way_is_read_whole_however_slowly(slow_pipeline, cluster, monkeypatch):
     kill_the_leader_half_way(slow_pipeline, cluster, monkeypatch)
 

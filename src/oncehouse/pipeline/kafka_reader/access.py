@@ -30,6 +30,7 @@ _TUNING = (
     "topic.",
 )
 _FETCH_BYTES = 4 << 20
+_FETCH_LIMITS = ("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.message.max.bytes")
 _ADVICE = "set source.kafka.reader to connector"
 
 
@@ -80,9 +81,8 @@ def make_access(kafka: Kafka) -> KafkaAccess:
         for package in _PACKAGES:
             if find_spec(package) is None:
                 raise ModuleNotFoundError(name=package)
-    options = {
-        name: value for name, value in plain_options(kafka.options).items() if not name.startswith(_TUNING)
-    }
+    given = plain_options(kafka.options)
+    options = {name: value for name, value in given.items() if not name.startswith(_TUNING)}
     mechanism = _take(options, "sasl.mechanisms", "sasl.mechanism")
     if mechanism is not None and mechanism not in _MECHANISMS:
         raise ConfigurationError(
@@ -99,6 +99,7 @@ def make_access(kafka: Kafka) -> KafkaAccess:
         ca_file=_take(options, "ssl.ca.location"),
         certificate=certificate and read_pem(certificate, "ssl.certificate.location"),
         key=key and read_pem(key, "ssl.key.location"),
+        fetch_bytes=min((int(given[name]) for name in _FETCH_LIMITS if name in given), default=_FETCH_BYTES),
         checks_host=_take(options, "ssl.endpoint.identification.algorithm") != "none",
     )
     _take(options, "enable.ssl.certificate.verification", "client.id")  # always on; ours
