@@ -52,8 +52,10 @@ def test_every_other_line_is_one_of_djangos():
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_table_is_moved_as_the_page_tells_it(
-    kafka, clickhouse, clickhouse_client, database, topic, produce, tmp_path, monkeypatch, capsys
+    kafka, clickhouse, clickhouse_client, database, topic, produce, spark, tmp_path, monkeypatch, capsys
 ):
+    # Commands in this process join the session that other tests share, and would end it.
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
     file, first, export, bring, lacks, has_more, doubled, verify, rename, view = (
         text for _, text in blocks("docs/moving/cut-over.md")
     )
