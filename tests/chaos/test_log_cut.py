@@ -10,7 +10,6 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
@@ -22,7 +21,7 @@ from oncehouse.ledger.models import Stage
 from oncehouse.messaging.consumer import Batch, Consumer
 from oncehouse.messaging.consumer import kafka_client as consumer_kafka
 from oncehouse.messaging.consumer.log_order import LogOrder
-from oncehouse.pipeline.ingest import kafka_log
+from oncehouse.pipeline.ingest import kafka_log, kafka_source
 from oncehouse.pipeline.repair.repair import apply_repair
 
 __all__ = ["cluster", "kafka", "produce", "topic"]
@@ -173,11 +172,11 @@ def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(live_pi
     """And passes over an end of the log that is behind its own, as if it were about to move on."""
     ignore_leader_epochs(monkeypatch)
     monkeypatch.setattr(kafka_log, "check_ends", lambda *_: None)
-    right = DataStreamReader.option
+    right = kafka_source._source_options
     monkeypatch.setattr(
-        DataStreamReader,
-        "option",
-        lambda reader, name, value: right(reader, name, "false" if name == "failOnDataLoss" else value),
+        kafka_source,
+        "_source_options",
+        lambda *given, **named: right(*given, **named) | {"failOnDataLoss": "false"},
     )
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):

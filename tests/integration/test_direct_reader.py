@@ -10,9 +10,11 @@ from confluent_kafka.admin import NewPartitions
 
 from live_pipeline import LivePipeline, encode, make_event
 from oncehouse.devstack.kafka import KafkaServer
-from oncehouse.errors import MissingExtraError
+from oncehouse.errors import MissingExtraError, PermanentError
 from oncehouse.ledger.catalog import epochs
+from oncehouse.pipeline.ingest import range_task
 from oncehouse.pipeline.kafka_reader import access
+from oncehouse.pipeline.kafka_reader.access import KafkaAccess
 
 EVENTS = [make_event(number) for number in range(600)]
 
@@ -91,10 +93,26 @@ def test_a_driver_that_is_killed_doubles_and_loses_nothing(live_pipeline, point)
     assert len(epochs.list_epochs(live_pipeline.catalog)) > 2
 
 
-def test_a_missing_package_is_told_with_its_extra_before_any_data_moves(live_pipeline, monkeypatch):
+def test_a_missing_package_is_named_with_its_extra_before_any_data_moves(live_pipeline, monkeypatch):
     live_pipeline.document["source"]["kafka"]["reader"] = "direct"
     monkeypatch.setattr(access, "find_spec", lambda name: None if name == "numba" else name)
     with pytest.raises(
         MissingExtraError, match=r"numba, which is not installed: pip install 'oncehouse\[direct\]'"
     ):
+        live_pipeline.run()
+
+
+@pytest.mark.parametrize("reader", ["direct"], indirect=True)
+def test_what_no_further_try_helps_stops_the_pipeline_with_its_reason(live_pipeline, monkeypatch):
+    """The error of a task comes to the driver as a text, and must be the same error there."""
+    live_pipeline.send(EVENTS[:10])
+    places = {"topic": live_pipeline.topic, "partition": 0}
+    refused = KafkaAccess(bootstrap_servers=live_pipeline.document["source"]["kafka"]["bootstrap_servers"])
+
+    def read_old_format(plan):
+        assert plan.access == refused
+        raise PermanentError(f"the records of {places} are in Kafka's message format 1")
+
+    monkeypatch.setattr(range_task, "read_range_task", read_old_format)
+    with pytest.raises(PermanentError, match="message format 1"):
         live_pipeline.run()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from oncehouse.pipeline.kafka_reader.access import KafkaAccess, Place, SourceRange
+from oncehouse.pipeline.kafka_reader.access import KafkaAccess, SourceRange, TopicPlace
 from oncehouse.pipeline.kafka_reader.range_reader import read_ranges
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -56,7 +56,7 @@ def end_of(kafka, topic: str) -> int:
 
 
 def read(kafka, topic: str, topic_id: str, start: int, end: int, **access) -> list[tuple]:
-    place = Place(topic=topic, topic_id=topic_id, partition=0)
+    place = TopicPlace(topic=topic, topic_id=topic_id, partition=0)
     blocks = list(
         read_ranges(
             KafkaAccess(bootstrap_servers=kafka.bootstrap_servers, **access),

@@ -27,7 +27,7 @@ from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, client_settings, group_of, java_options
-from oncehouse.pipeline.kafka_reader.access import Place, SourceRange, make_access
+from oncehouse.pipeline.kafka_reader.access import SourceRange, TopicPlace, make_access
 from oncehouse.pipeline.kafka_reader.range_reader import read_ranges
 from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
@@ -115,7 +115,7 @@ def read_directly(kafka: Kafka, **changes: object) -> list[bytes]:
     access = replace(make_access(kafka), **changes)
     (name,) = kafka.topics
     topic_id = KafkaTopics(kafka).describe()[name].topic_id
-    place = Place(topic=name, topic_id=topic_id, partition=0)
+    place = TopicPlace(topic=name, topic_id=topic_id, partition=0)
     asked = SourceRange(place=place, source=0, start=0, end=len(MESSAGES))
     blocks = read_ranges(pickle.loads(pickle.dumps(access)), [asked], headers=False)
     return [value for block in blocks for value in block.column("value").to_pylist()]
@@ -128,11 +128,6 @@ def test_a_task_reads_through_the_same_settings(way, secure_kafka, filled_topic)
     assert SCRAM_PASSWORD not in repr(make_access(kafka))
 
 
-# kafka-python leaves a socket whose handshake failed to the garbage collector.
-leaves_sockets = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@leaves_sockets
 def test_a_task_is_refused_with_a_wrong_password_and_does_not_tell_it(secure_kafka, filled_topic):
     # The broker closes the connection, and what it says may be overtaken by that.
     said = "does not let a task in|socket disconnected"
@@ -141,7 +136,6 @@ def test_a_task_is_refused_with_a_wrong_password_and_does_not_tell_it(secure_kaf
     assert "c4nary" not in str(caught.value)
 
 
-@leaves_sockets
 @pytest.mark.parametrize("case", ["another authority", "another host"])
 def test_a_task_trusts_no_other_broker(case, secure_kafka, filled_topic, tmp_path):
     changes = {

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from live_pipeline import LivePipeline, both_readers, encode, make_event, note_of, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
@@ -52,15 +51,17 @@ def test_transactions_that_were_aborted_are_invisible(live_pipeline, kafka):
     live_pipeline.assert_exact()
 
 
+def change_source_options(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    right = kafka_source._source_options
+    monkeypatch.setattr(
+        kafka_source, "_source_options", lambda *given, **named: right(*given, **named) | changes
+    )
+
+
 @pytest.mark.long
 @pytest.mark.defect("aborted transactions")
 def test_a_source_that_reads_what_is_not_committed_is_noticed(live_pipeline, kafka, monkeypatch):
-    right = DataStreamReader.option
-
-    def uncommitted(reader, name, value):
-        return right(reader, name, "read_uncommitted" if name == "kafka.isolation.level" else value)
-
-    monkeypatch.setattr(DataStreamReader, "option", uncommitted)
+    change_source_options(monkeypatch, **{"kafka.isolation.level": "read_uncommitted"})
     send_transactions(live_pipeline, kafka)
     live_pipeline.run()
     with pytest.raises(AssertionError, match="20 events were never sent"):
@@ -211,12 +212,7 @@ def test_offsets_deleted_while_running_are_named_and_nothing_is_skipped(
 def test_a_source_that_passes_over_what_was_deleted_while_running_is_noticed(
     make_pipeline, kafka_admin, monkeypatch
 ):
-    right = DataStreamReader.option
-
-    def lose_data(reader, name, value):
-        return right(reader, name, "false" if name == "failOnDataLoss" else value)
-
-    monkeypatch.setattr(DataStreamReader, "option", lose_data)
+    change_source_options(monkeypatch, failOnDataLoss="false")
     with pytest.raises(AssertionError, match="nothing was said of what is lost; 35 rows arrived"):
         lose_unread_while_running(make_pipeline(), kafka_admin, monkeypatch)
 

@@ -73,7 +73,7 @@ def cut_ranges(
     cuts = [span.start + math.ceil((span.end - span.start) * share) for span in ranges]
     taken = tuple(replace(span, end=cut) for span, cut in zip(ranges, cuts, strict=True))
     rest = tuple(replace(span, start=cut) for span, cut in zip(ranges, cuts, strict=True))
-    return taken, rest
+    return taken, rest if any(span.end > span.start for span in rest) else ()
 
 
 def adjust_size(size: EpochSize, seen: SettledEpoch, limits: Epoch) -> EpochSize:

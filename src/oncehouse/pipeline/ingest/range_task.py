@@ -11,7 +11,7 @@ from oncehouse.common import structured_logging
 from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import PARTITIONS
-from oncehouse.pipeline.kafka_reader.access import KafkaAccess, Place, SourceRange
+from oncehouse.pipeline.kafka_reader.access import KafkaAccess, SourceRange, TopicPlace
 from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read_epoch_ranges(
     """The read job: one task a Kafka partition, or one for all of a small epoch."""
     sources = [
         SourceRange(
-            place=Place(topic=span.topic, topic_id=topic_ids[span.topic], partition=span.partition),
+            place=TopicPlace(topic=span.topic, topic_id=topic_ids[span.topic], partition=span.partition),
             source=plan.topics.index(span.topic) * PARTITIONS + span.partition,
             start=span.start,
             end=span.end,

@@ -1,4 +1,4 @@
-"""What a task is told: which offsets of which partitions, and how to reach and log in to the brokers.
+"""What a task gets: which offsets of which partitions, and how to reach and log in to the brokers.
 
 The pipeline file says it in librdkafka's words. An option that the reader does not know is refused: it might have made
 a connection more secure.
@@ -6,6 +6,7 @@ a connection more secure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -17,20 +18,20 @@ from oncehouse.errors import ConfigurationError
 
 _PACKAGES = ("cramjam", "crc32c", "kafka", "numba")
 _MECHANISMS = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
-# How much and how long; the reader has its own ways for what they are about.
-_TUNING = (
-    "fetch.",
-    "max.",
-    "message.",
-    "queued.",
-    "receive.",
-    "socket.",
-    "reconnect.",
-    "metadata.",
-    "topic.",
-)
+# Sizes and times of librdkafka's own machinery, which the reader has not.
+_UNUSED = {
+    *("fetch.min.bytes", "fetch.error.backoff.ms", "fetch.queue.backoff.ms", "max.poll.records"),
+    *("queued.min.messages", "queued.max.messages.kbytes", "message.max.bytes", "receive.message.max.bytes"),
+    *("socket.timeout.ms", "socket.keepalive.enable", "socket.connection.setup.timeout.ms"),
+    *("socket.send.buffer.bytes", "socket.receive.buffer.bytes", "socket.nagle.disable"),
+    *("reconnect.backoff.ms", "reconnect.backoff.max.ms", "metadata.max.age.ms"),
+    *("max.poll.interval.ms", "session.timeout.ms", "topic.metadata.refresh.interval.ms"),
+}
 _FETCH_BYTES = 4 << 20
 _FETCH_LIMITS = ("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.message.max.bytes")
+_WAITS = ("fetch.wait.max.ms", "fetch.max.wait.ms")
+_WAIT_MILLISECONDS = 500
+_MOST = (1 << 31) - 1
 _ADVICE = "set source.kafka.reader to connector"
 
 
@@ -48,17 +49,20 @@ class KafkaAccess:
     """Of the client, in PEM, and its key: read on the driver."""
     key: str | None = field(default=None, repr=False)
     checks_host: bool = True
+    client_id: str = "oncehouse"
+    wait_milliseconds: int = _WAIT_MILLISECONDS
+    """How long a broker may wait for a first record."""
     fetch_bytes: int = _FETCH_BYTES
     """The most that is asked for at a time; a larger batch comes whole all the same."""
-    patience_seconds: float = 20.0
+    patience_seconds: float = 60.0
     """How long a range may bring nothing before the task fails, to be tried again."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TopicPlace:
     topic: str
     topic_id: str
-    """As Kafka writes it: URL-safe base64."""
+    """As Kafka writes it, in base64."""
     partition: int
 
     def __str__(self) -> str:
@@ -69,7 +73,7 @@ class Place:
 class SourceRange:
     """Offsets of one partition; `source` stands for it in the column of that name."""
 
-    place: Place
+    place: TopicPlace
     source: int
     start: int
     end: int
@@ -82,7 +86,7 @@ def make_access(kafka: Kafka) -> KafkaAccess:
             if find_spec(package) is None:
                 raise ModuleNotFoundError(name=package)
     given = plain_options(kafka.options)
-    options = {name: value for name, value in given.items() if not name.startswith(_TUNING)}
+    options = {name: value for name, value in given.items() if name not in _UNUSED}
     mechanism = _take(options, "sasl.mechanisms", "sasl.mechanism")
     if mechanism is not None and mechanism not in _MECHANISMS:
         raise ConfigurationError(
@@ -94,15 +98,17 @@ def make_access(kafka: Kafka) -> KafkaAccess:
         bootstrap_servers=kafka.bootstrap_servers,
         security_protocol=(_take(options, "security.protocol") or "PLAINTEXT").upper(),
         mechanism=mechanism,
-        user=_take(options, "sasl.username"),
+        user=_escape_user(_take(options, "sasl.username"), mechanism),
         password=_take(options, "sasl.password"),
         ca_file=_take(options, "ssl.ca.location"),
         certificate=certificate and read_pem(certificate, "ssl.certificate.location"),
         key=key and read_pem(key, "ssl.key.location"),
-        fetch_bytes=min((int(given[name]) for name in _FETCH_LIMITS if name in given), default=_FETCH_BYTES),
+        client_id=_take(options, "client.id") or KafkaAccess.client_id,
+        wait_milliseconds=min(_take_numbers(options, _WAITS), default=_WAIT_MILLISECONDS),
+        fetch_bytes=min(_take_numbers(options, _FETCH_LIMITS), default=_FETCH_BYTES),
         checks_host=_take(options, "ssl.endpoint.identification.algorithm") != "none",
     )
-    _take(options, "enable.ssl.certificate.verification", "client.id")  # always on; ours
+    _take(options, "enable.ssl.certificate.verification")  # always on
     if options:
         raise ConfigurationError(
             f"source.kafka.reader: direct does not know source.kafka.options {', '.join(sorted(options))}; remove "
@@ -114,3 +120,23 @@ def make_access(kafka: Kafka) -> KafkaAccess:
 def _take(options: dict[str, str], *names: str) -> str | None:
     found = [options.pop(name) for name in names if name in options]
     return found[0] if found else None
+
+
+def _take_numbers(options: dict[str, str], names: Sequence[str]) -> list[int]:
+    found = []
+    for name in names:
+        if (value := _take(options, name)) is None:
+            continue
+        if not value.isascii() or not value.isdecimal() or not 0 < int(value) <= _MOST:
+            raise ConfigurationError(
+                f"source.kafka.options: {name} {value!r} must be a whole number from 1 to {_MOST}."
+            )
+        found.append(int(value))
+    return found
+
+
+def _escape_user(user: str | None, mechanism: str | None) -> str | None:
+    """SCRAM has its own signs for two characters; kafka-python sends the name as it gets it."""
+    if user is None or mechanism == "PLAIN":
+        return user
+    return user.replace("=", "=3D").replace(",", "=2C")

@@ -22,10 +22,6 @@ _XERIAL_HEADER = 16
 _LENGTH = struct.Struct(">i")
 
 
-class CorruptCompressionError(PermanentError):
-    """A batch that cannot be decompressed, or not within bounds."""
-
-
 class DecompressionBuffer:
     """Grows as needed; what was added stays at its place."""
 
@@ -42,17 +38,13 @@ class DecompressionBuffer:
                 self.data[start : start + len(packed)] = np.frombuffer(packed, dtype=np.uint8)
                 self.used += len(packed)
             elif codec == _SNAPPY:
-                self._add_snappy(packed)
+                self._add_snappy(packed, start)
             elif codec in _DECOMPRESSORS:
                 self._add_stream(packed, _DECOMPRESSORS[codec])
             else:
-                raise CorruptCompressionError(
-                    f"the batch at offset {offset} has an unknown compression, {codec}"
-                )
+                raise PermanentError(f"the batch at offset {offset} has an unknown compression, {codec}")
         except (cramjam.DecompressionError, struct.error) as error:
-            raise CorruptCompressionError(
-                f"the batch at offset {offset} cannot be decompressed: {error}"
-            ) from error
+            raise PermanentError(f"the batch at offset {offset} cannot be decompressed: {error}") from error
         return start, self.used - start
 
     def _add_stream(self, packed: memoryview, decompressor: Any) -> None:
@@ -69,9 +61,9 @@ class DecompressionBuffer:
             else:
                 return
 
-    def _add_snappy(self, packed: memoryview) -> None:
+    def _add_snappy(self, packed: memoryview, start: int) -> None:
         if bytes(packed[: len(_XERIAL)]) != _XERIAL:
-            self._add_raw_snappy(packed)
+            self._add_raw_snappy(packed, start)
             return
         at = _XERIAL_HEADER
         while at < len(packed):
@@ -79,13 +71,13 @@ class DecompressionBuffer:
             at += _LENGTH.size
             if not 0 <= size <= len(packed) - at:
                 raise cramjam.DecompressionError("a block of snappy is longer than its batch")
-            self._add_raw_snappy(packed[at : at + size])
+            self._add_raw_snappy(packed[at : at + size], start)
             at += size
 
-    def _add_raw_snappy(self, packed: memoryview) -> None:
+    def _add_raw_snappy(self, packed: memoryview, start: int) -> None:
         size = cramjam.snappy.decompress_raw_len(packed)
-        if size > MOST_BYTES:
-            raise cramjam.DecompressionError(f"it has {size} bytes, more than {MOST_BYTES}")
+        if (whole := self.used - start + size) > MOST_BYTES:
+            raise cramjam.DecompressionError(f"it has {whole} bytes, more than {MOST_BYTES}")
         self._reserve(size)
         buffer = self.data[self.used : self.used + size].data
         self.used += cramjam.snappy.decompress_raw_into(packed, buffer)

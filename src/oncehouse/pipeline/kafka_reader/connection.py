@@ -1,6 +1,6 @@
 """A connection to Kafka inside of a task, by the network code of kafka-python: brokers, TLS, log-in, requests.
 
-One is kept a process and cluster: the tasks that follow find it open.
+One is kept a process and cluster: the tasks that follow find it open. Nothing here waits without an end.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import base64
 import logging
 import os
 import ssl
-import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
@@ -24,16 +23,17 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.structs import TopicPartition
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.kafka_reader.access import KafkaAccess, Place
-from oncehouse.pipeline.kafka_reader.record_batches import Aborted
+from oncehouse.pipeline.kafka_reader.access import KafkaAccess, TopicPlace
+from oncehouse.pipeline.kafka_reader.record_batches import AbortedTransaction
 
-REQUEST_SECONDS = 30.0
+REQUEST_SECONDS = 20.0
+_CONNECT_SECONDS = 10.0
 _MOST_ANSWER_BYTES = (1 << 31) - 1
 _READ_COMMITTED = 1
-# By the names of topics; from 13 on by their ids, which no topic that was made anew has.
-_LAST_VERSION_WITH_NAMES, _FIRST_VERSION_WITH_IDS = 12, 13
+# Requests name topics by their ids from version 13 on; the ids of brokers that have none are zero.
+_LAST_VERSION_WITH_NAMES = 12
 _LATEST_VERSION = 16
-_WAIT_MILLISECONDS = 500
+_THROTTLE_POLL_MILLISECONDS = 100
 
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 logging.getLogger("kafka").propagate = False
@@ -42,15 +42,15 @@ logging.getLogger("kafka").propagate = False
 @dataclass(frozen=True, kw_only=True)
 class FetchAnswer:
     records: memoryview
-    aborted: tuple[Aborted, ...]
+    aborted: tuple[AbortedTransaction, ...]
 
 
 class LeaderError(Exception):
-    """The leader is another one, or away: worth another try after a look at who leads. Its text may be empty."""
+    """The leader is another one, or away: worth another try after asking who leads. Its text may be empty."""
 
 
 class OffsetGoneError(Exception):
-    """The broker no longer has the offset, or not yet."""
+    """The broker that was asked does not have the offset: no longer, or not yet."""
 
 
 class Connection:
@@ -60,7 +60,7 @@ class Connection:
         self._manager = KafkaConnectionManager(
             self._net,
             bootstrap_servers=access.bootstrap_servers.split(","),
-            client_id="oncehouse",
+            client_id=access.client_id,
             receive_message_max_bytes=_MOST_ANSWER_BYTES,
             request_timeout_ms=int(REQUEST_SECONDS * 1000),
             security_protocol=access.security_protocol,
@@ -69,6 +69,8 @@ class Connection:
             sasl_plain_username=access.user,
             sasl_plain_password=access.password,
         )
+        # A reader makes no topic, whatever the brokers allow.
+        self._manager.cluster.config["allow_auto_create_topics"] = False
 
     def close(self) -> None:
         self._manager.close()
@@ -81,7 +83,7 @@ class Connection:
         cluster._topics.add(topic)  # noqa: SLF001 - the public call starts a task of the loop
         with self._translated():
             if cluster.brokers():
-                self._net.run(cluster.refresh_metadata)
+                self._run(cluster.refresh_metadata)
             else:
                 self._meet_first_broker()
 
@@ -90,9 +92,10 @@ class Connection:
         failure: Exception | None = None
         for broker in self._manager.cluster.bootstrap_brokers():
             try:
-                self._net.run(self._ask_broker, broker.node_id)
+                self._run(self._ask_broker, broker.node_id)
             except (kafka_errors.KafkaError, OSError) as error:
                 failure = error
+                self._manager.close(broker.node_id)
             else:
                 return
         if failure is not None:
@@ -102,24 +105,44 @@ class Connection:
         await self._manager.get_connection(node)
         await self._manager.cluster.refresh_metadata(node)
 
-    def knows(self, place: Place) -> bool:
-        return (self._leader(place) or -1) >= 0
+    def _run(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """With an end, which kafka-python's own call and its handshake of TLS do not have."""
+        done = self._net.call_soon_with_future(work, *arguments)
+        self._net.poll(timeout_ms=_CONNECT_SECONDS * 1000, future=done)
+        if not done.is_done:
+            raise kafka_errors.KafkaConnectionError(f"no answer within {_CONNECT_SECONDS:.0f} s")
+        if done.exception is not None:
+            raise done.exception
 
-    def _leader(self, place: Place) -> int | None:
+    def knows(self, place: TopicPlace) -> bool:
+        leader = self._leader(place)
+        return leader is not None and leader >= 0
+
+    def _leader(self, place: TopicPlace) -> int | None:
         found: int | None = self._manager.cluster.leader_for_partition(
             TopicPartition(place.topic, place.partition)
         )
         return found
 
-    def send_fetch(self, place: Place, offset: int) -> Future:
+    def is_throttled(self, place: TopicPlace) -> bool:
+        """Whether the leader has asked for a pause, by a quota; it is waited for a moment."""
+        leader = self._leader(place)
+        with self._translated():
+            if leader is None or "throttle" not in self._manager.get_connection(leader).paused:
+                return False
+            self._net.poll(timeout_ms=_THROTTLE_POLL_MILLISECONDS)
+        return True
+
+    def send_fetch(self, place: TopicPlace, offset: int) -> Future:
         """Ask the leader for what follows an offset; `wait` has the answer."""
         leader = self._leader(place)
         if leader is None or leader < 0:
             raise LeaderError(f"{place} has no leader")
         known = self._manager.cluster.leader_epoch_for_partition(TopicPartition(place.topic, place.partition))
+        topic_id = _read_topic_id(place.topic_id)
         request = FetchRequest(
             replica_id=-1,
-            max_wait_ms=_WAIT_MILLISECONDS,
+            max_wait_ms=self._access.wait_milliseconds,
             min_bytes=1,
             max_bytes=self._access.fetch_bytes,
             isolation_level=_READ_COMMITTED,
@@ -128,7 +151,7 @@ class Connection:
             topics=[
                 FetchRequest.FetchTopic(
                     topic=place.topic,
-                    topic_id=_read_topic_id(place.topic_id),
+                    topic_id=topic_id,
                     partitions=[
                         FetchRequest.FetchTopic.FetchPartition(
                             partition=place.partition,
@@ -143,11 +166,15 @@ class Connection:
             ],
             forgotten_topics_data=[],
             rack_id="",
-            max_version=_LATEST_VERSION,
+            max_version=_LATEST_VERSION if topic_id.int else _LAST_VERSION_WITH_NAMES,
         )
-        return self._manager.send(request, node_id=leader)
+        with self._translated():
+            sent = self._manager.send(request, node_id=leader)
+            # The loop writes; what comes meanwhile waits in the socket.
+            self._net.poll(timeout_ms=0)
+        return sent
 
-    def wait(self, place: Place, sent: Future) -> FetchAnswer:
+    def wait(self, place: TopicPlace, sent: Future) -> FetchAnswer:
         """Raises LeaderError, OffsetGoneError, and errors of ours."""
         with self._translated():
             self._net.poll(timeout_ms=2 * REQUEST_SECONDS * 1000, future=sent)
@@ -170,8 +197,9 @@ class Connection:
                 "password in source.kafka.options."
             ) from error
         except kafka_errors.NodeNotReadyError as error:
-            raise LeaderError from error  # it waits after a failure that was told before
-        except (kafka_errors.KafkaError, OSError) as error:
+            raise LeaderError from error  # it waits after a failure that was reported before
+        except (kafka_errors.KafkaError, OSError, ValueError) as error:
+            # ValueError: the log-in of kafka-python says so where a broker answers something else.
             raise LeaderError(str(error)) from error
 
 
@@ -187,19 +215,21 @@ def _make_ssl_context(access: KafkaAccess) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = access.checks_host
     if access.certificate is not None and access.key is not None:
-        # Python's ssl reads them from files only.
-        with tempfile.NamedTemporaryFile("w", prefix="oncehouse-", suffix=".pem") as file:
+        # Python's ssl reads them from files only; this one is memory, and no disk ever has it.
+        descriptor = os.memfd_create("oncehouse-certificate")
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{access.key}\n{access.certificate}")
             file.flush()
-            context.load_cert_chain(file.name)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     return context
 
 
 def _read_topic_id(text: str) -> uuid.UUID:
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}=="))
+    """Kafka's own tools write it in base64 with `-` and `_`, librdkafka with `+` and `/`."""
+    return uuid.UUID(bytes=base64.b64decode(f"{text}==".replace("-", "+").replace("_", "/")))
 
 
-def _read_answer(place: Place, response: FetchResponse) -> FetchAnswer:
+def _read_answer(place: TopicPlace, response: FetchResponse) -> FetchAnswer:
     if response.error_code:
         raise LeaderError(f"{place}: {kafka_errors.for_code(response.error_code).__name__}")
     for topic in response.responses:
@@ -210,22 +240,22 @@ def _read_answer(place: Place, response: FetchResponse) -> FetchAnswer:
                 return FetchAnswer(
                     records=memoryview(found.records or b""),
                     aborted=tuple(
-                        Aborted(producer=one.producer_id, first_offset=one.first_offset)
+                        AbortedTransaction(producer=one.producer_id, first_offset=one.first_offset)
                         for one in found.aborted_transactions or ()
                     ),
                 )
     raise LeaderError(f"{place} is not in the broker's answer")
 
 
-def _raise(place: Place, error: type[Exception]) -> NoReturn:
+def _raise(place: TopicPlace, error: type[Exception]) -> NoReturn:
     name = error.__name__
     if error is kafka_errors.OffsetOutOfRangeError:
-        raise OffsetGoneError(f"{place}: {name}")
+        raise OffsetGoneError(name)
     if issubclass(error, kafka_errors.AuthorizationError):
         raise ConfigurationError(
             f"Kafka does not let a task read {place} ({name}). Check the user's rights (Read on the topic)."
         )
-    raise LeaderError(f"{place}: {name}")
+    raise LeaderError(name)
 
 
 _connections: dict[tuple[KafkaAccess, int], Connection] = {}
@@ -243,7 +273,7 @@ def open_connection(access: KafkaAccess) -> Connection:
 
 
 def drop_connection(access: KafkaAccess) -> None:
-    """After a failure, so that the next task begins anew."""
+    """After a failure: the next task opens another one."""
     if (connection := _connections.pop((access, os.getpid()), None)) is not None:
         with suppress(Exception):  # whatever state the failure left it in
             connection.close()

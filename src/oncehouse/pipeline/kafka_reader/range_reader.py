@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -76,46 +77,51 @@ class _RangeReader:
         self._headers = headers
         self._moved_at = time.monotonic()
         self._pause_seconds = 0.0
-        self._reason = ""
+        self._reason = "no answer"
+        self._gone_at: int | None = None
 
     def read(self) -> Iterator[pa.RecordBatch]:
         place, end = self._span.place, self._span.end
         offset = self._span.start
         if not self._connection.knows(place):
-            self._learn_leader("it was not asked for")
+            self._learn_leader("")
         sent = None
         while offset < end:
             try:
+                while sent is None and self._connection.is_throttled(place):
+                    self._note_progress()
                 sent = sent or self._connection.send_fetch(place, offset)
                 answer = self._connection.wait(place, sent)
-                sent = None
             except LeaderError as error:
-                sent = None
                 self._learn_leader(str(error))
                 continue
             except OffsetGoneError as error:
-                raise DataLossError(
-                    f"Kafka no longer has offset {offset} of {place}, which was still to be read up to {end} ({error})."
-                ) from error
+                self._require_newer_leader(offset, error)
+                continue
+            finally:
+                sent = None
             batches = list_batches(answer.records, end)
             following = batches[-1].last_offset + 1 if batches else offset
             if following <= offset:
-                self._wait_for_more(offset)
+                # A new leader may not know yet up to where all others follow it.
+                self._pause(f"nothing comes at offset {offset}")
                 continue
-            self._note_progress()
             if following < end:
                 # It comes while this answer is worked on.
                 sent = self._send_ahead(following)
             committed = keep_committed(answer.records, batches, answer.aborted)
             for block in read_batches(answer.records, committed, offset, end, headers=self._headers):
                 yield self._with_source(block)
+            # Not before: the time that others take over the blocks is not Kafka's.
+            self._note_progress()
             offset = following
 
     def _send_ahead(self, offset: int) -> Future | None:
-        try:
-            return self._connection.send_fetch(self._span.place, offset)
-        except LeaderError:
-            return None
+        place = self._span.place
+        with suppress(LeaderError):
+            if not self._connection.is_throttled(place):
+                return self._connection.send_fetch(place, offset)
+        return None
 
     def _with_source(self, block: pa.RecordBatch) -> pa.RecordBatch:
         source = pa.array(np.full(block.num_rows, self._span.source, dtype=np.int32))
@@ -125,9 +131,15 @@ class _RangeReader:
         self._moved_at = time.monotonic()
         self._pause_seconds = 0.0
 
-    def _wait_for_more(self, offset: int) -> None:
-        """A new leader may not know yet up to where all others follow it."""
-        self._pause(f"nothing comes at offset {offset}")
+    def _require_newer_leader(self, offset: int, error: OffsetGoneError) -> None:
+        """Only one that was just asked for is believed: an old leader that was cut off may not have the offset yet."""
+        if self._gone_at == offset:
+            raise DataLossError(
+                f"Kafka no longer has offset {offset} of {self._span.place}, which was still to be read up to "
+                f"{self._span.end} ({error})."
+            ) from error
+        self._gone_at = offset
+        self._learn_leader(str(error))
 
     def _learn_leader(self, reason: str) -> None:
         while True:
@@ -144,14 +156,11 @@ class _RangeReader:
     def _pause(self, reason: str) -> None:
         """Before another try: none at first, then longer ones; raises when there were enough of them."""
         self._reason = reason or self._reason
-        self._give_up_when_late()
-        time.sleep(self._pause_seconds)
-        self._pause_seconds = min(max(2 * self._pause_seconds, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
-
-    def _give_up_when_late(self) -> None:
         waited = time.monotonic() - self._moved_at
         if waited > self._access.patience_seconds:
             raise TransientError(
                 f"Kafka at {self._access.bootstrap_servers}: nothing of {self._span.place} could be read for "
                 f"{waited:.0f} s ({self._reason}). The epoch is tried again."
             )
+        time.sleep(self._pause_seconds)
+        self._pause_seconds = min(max(2 * self._pause_seconds, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)

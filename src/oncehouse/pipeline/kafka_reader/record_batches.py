@@ -37,13 +37,10 @@ _LENGTH_AT, _FORMAT_AT, _CHECKED_AT, _RECORDS_AT = 12, 16, 21, _HEADER.size
 _FORMAT = 2
 _CODEC, _IS_APPENDED, _IS_TRANSACTIONAL, _IS_CONTROL = 7, 8, 16, 32
 _ABORT_KEY = struct.Struct(">hh")
+_MOST_BYTES = (1 << 31) - 1
 _Item = TypeVar("_Item", bound=np.generic)
 _BLOCK_BYTES = 32 << 20
 """Batches are unpacked together up to about this many bytes."""
-
-
-class MalformedBatchError(PermanentError):
-    """What a broker sent is no record batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +66,21 @@ class KafkaBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
-    """A transaction that was aborted: all of the producer from this offset up to the control batch that says so."""
+class AbortedTransaction:
+    """All of the producer from this offset up to the control batch that says so."""
 
     producer: int
     first_offset: int
 
 
 def list_batches(answer: memoryview, end: int) -> list[KafkaBatch]:
-    """The whole batches of an answer up to the offset `end`; raises MalformedBatchError."""
+    """The whole batches of an answer up to the offset `end`; raises PermanentError."""
     found: list[KafkaBatch] = []
     at, size = 0, len(answer)
     while size - at > _FORMAT_AT:
         # Formats 0 and 1 have theirs at the same place.
         if answer[at + _FORMAT_AT] != _FORMAT:
-            raise MalformedBatchError(
+            raise PermanentError(
                 f"the records at offset {struct.unpack_from('>q', answer, at)[0]} are in Kafka's message format "
                 f"{answer[at + _FORMAT_AT]}, which brokers before 0.11 wrote. Set source.kafka.reader to connector."
             )
@@ -93,12 +90,12 @@ def list_batches(answer: memoryview, end: int) -> list[KafkaBatch]:
             _HEADER.unpack_from(answer, at)
         )
         if length < _RECORDS_AT - _LENGTH_AT or delta < 0 or count < 0:
-            raise MalformedBatchError(f"the batch at offset {base} has a header that cannot be")
+            raise PermanentError(f"the batch at offset {base} has a header that cannot be")
         if length > size - at - _LENGTH_AT:
             break
         stop = at + _LENGTH_AT + length
         if crc32c(answer[at + _CHECKED_AT : stop]) != checksum:
-            raise MalformedBatchError(f"the batch at offset {base} does not match its checksum")
+            raise PermanentError(f"the batch at offset {base} does not match its checksum")
         start = at + _RECORDS_AT
         found.append(
             KafkaBatch(start, stop, base, base + delta, count, attributes, base_time, max_time, producer)
@@ -110,7 +107,7 @@ def list_batches(answer: memoryview, end: int) -> list[KafkaBatch]:
 
 
 def keep_committed(
-    answer: memoryview, batches: Sequence[KafkaBatch], aborted: Collection[Aborted]
+    answer: memoryview, batches: Sequence[KafkaBatch], aborted: Collection[AbortedTransaction]
 ) -> list[KafkaBatch]:
     """Without control batches and without those of aborted transactions."""
     waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
@@ -137,7 +134,7 @@ def _is_abort(record: memoryview) -> bool:
             at += 1
         version, kind = _ABORT_KEY.unpack_from(record, at)
     except (IndexError, struct.error):
-        raise MalformedBatchError("a control batch has no record that says what it is") from None
+        raise PermanentError("a control batch has no record that says what it is") from None
     return bool(version >= 0 and kind == 0)
 
 
@@ -164,7 +161,7 @@ def read_batches(
 def _unpack(buffer: DecompressionBuffer, answer: memoryview, batch: KafkaBatch) -> tuple[int, int]:
     start, size = buffer.add(answer[batch.start : batch.stop], batch.attributes & _CODEC, batch.base_offset)
     if batch.count > size // LEAST_RECORD_BYTES:
-        raise MalformedBatchError(
+        raise PermanentError(
             f"the batch at offset {batch.base_offset} has {size} bytes for {batch.count} records"
         )
     return start, size
@@ -180,6 +177,10 @@ def _parse(
 ) -> Iterator[pa.RecordBatch]:
     if not held:
         return
+    if buffer.used > _MOST_BYTES:
+        raise PermanentError(
+            f"the batch at offset {held[-1][2].base_offset} has {buffer.used} bytes, more than a column can hold"
+        )
     table = np.array(
         [
             (
@@ -208,7 +209,7 @@ def _parse(
         header_ends, spans, headers,
     )  # fmt: skip
     if bad >= 0:
-        raise MalformedBatchError(
+        raise PermanentError(
             f"the batch at offset {held[bad][2].base_offset} holds bytes that are no records"
         )
     if not rows:

@@ -10,7 +10,7 @@ import os
 
 from oncehouse.common.file_permissions import own_temporary_folder
 
-# Compiled once a machine; beside the code only its owner may write, and what is found there is run.
+# Compiled once a machine. What is found there is run, so nobody else may write there.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(own_temporary_folder(f"oncehouse-{os.getuid()}") / "numba"))
 
 # isort: split

@@ -237,7 +237,10 @@ class KafkaIngestStage(IngestLeaseHolder):
             if self._resizing.is_set():
                 self._stopping.wait()
             elif self._epoch_lock.acquire(timeout=0.1):
-                return True
+                # A request that was performed meanwhile may have changed what the stream has to bring.
+                if not self._resizing.is_set():
+                    return True
+                self._epoch_lock.release()
         return False
 
     def _settle_next(
@@ -292,7 +295,7 @@ class KafkaIngestStage(IngestLeaseHolder):
         )
 
     def _follow(self, seen: SettledEpoch) -> None:
-        """Let the size of epochs follow what was seen; another one needs another start of the stream."""
+        """Let the size of epochs follow what was seen."""
         known = self._size or first_size(self._pipeline.epoch)
         self._size = adjust_size(known, seen, self._pipeline.epoch)
         if self._size.most_records != known.most_records:

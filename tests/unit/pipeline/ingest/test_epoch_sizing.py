@@ -161,6 +161,11 @@ def test_a_micro_batch_is_cut_into_epochs_to_which_each_partition_gives_its_shar
     assert rest == (span(0, 200, 1_100), span(1, 10, 100), span(2, 7, 7))
 
 
+def test_partitions_that_are_all_taken_leave_no_rest():
+    waiting = tuple(span(number, 5, 6) for number in range(200))
+    assert cut_ranges(waiting, 100) == (waiting, ())
+
+
 def test_what_is_little_more_than_an_epoch_is_one():
     whole = (span(0, 0, 600), span(1, 0, 625))
     assert cut_ranges(whole, 1_000) == (whole, ())

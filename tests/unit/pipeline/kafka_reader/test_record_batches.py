@@ -20,11 +20,10 @@ from kafka_records import (
     encode_batch,
     encode_record,
 )
+from oncehouse.errors import PermanentError
 from oncehouse.pipeline.kafka_reader import compression
-from oncehouse.pipeline.kafka_reader.compression import CorruptCompressionError
 from oncehouse.pipeline.kafka_reader.record_batches import (
-    Aborted,
-    MalformedBatchError,
+    AbortedTransaction,
     keep_committed,
     list_batches,
     read_batches,
@@ -97,7 +96,7 @@ def test_a_batch_that_would_unpack_to_too_much_is_refused(monkeypatch):
         (2, cramjam.snappy.compress_raw),
     ):
         packed = bytes(pack(bytes(64 << 20)))
-        with pytest.raises(CorruptCompressionError, match="the batch at offset 100 cannot be decompressed"):
+        with pytest.raises(PermanentError, match="the batch at offset 100 cannot be decompressed"):
             read(encode_batch([Record(100, TIME)], attributes=codec, payload=packed))
 
 
@@ -125,7 +124,7 @@ def test_records_of_aborted_transactions_and_markers_are_left_out():
             encode_abort(6, 2), encode_batch([Record(7, TIME, None, b"7")]),
         ]
     )  # fmt: skip
-    aborted = [Aborted(producer=2, first_offset=1), Aborted(producer=1, first_offset=0)]
+    aborted = [AbortedTransaction(producer=2, first_offset=1), AbortedTransaction(producer=1, first_offset=0)]
     assert [one.offset for one in read(answer, aborted=aborted)] == [3, 7]
     assert [one.offset for one in read(answer, aborted=aborted[:1])] == [0, 3, 7]
 
@@ -139,9 +138,7 @@ def test_a_piece_of_a_batch_at_the_end_waits_for_the_next_answer():
 def test_an_older_format_is_refused_by_name():
     answer = bytearray(encode_batch([Record(7, TIME)]))
     answer[16] = 1
-    with pytest.raises(
-        MalformedBatchError, match=r"at offset 7 .* format 1, .* source.kafka.reader to connector"
-    ):
+    with pytest.raises(PermanentError, match=r"at offset 7 .* format 1, .* source.kafka.reader to connector"):
         read(bytes(answer))
 
 
@@ -153,7 +150,7 @@ def test_every_flipped_bit_is_noticed_by_the_checksum_or_leaves_a_piece_that_is_
         damaged[at] ^= 1 << random.randrange(8)
         try:
             found = read(bytes(damaged))
-        except MalformedBatchError:
+        except PermanentError:
             continue
         # The length says that more is to come, or the leader epoch is another one, which nobody reads.
         assert found == [] or (12 <= at < 16 and found == whole)
@@ -197,7 +194,7 @@ def test_damaged_records_are_refused_exactly_where_a_slow_reader_refuses_them(se
     try:
         wanted = [one for one in decode_records(payload, count, 100, TIME) if 0 <= one.offset < NEVER]
     except BrokenRecordsError:
-        with pytest.raises(MalformedBatchError):
+        with pytest.raises(PermanentError):
             read_raw(answer)
     else:
         assert read_raw(answer) == [(one.offset, one.key, one.value) for one in wanted]
