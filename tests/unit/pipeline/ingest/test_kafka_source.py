@@ -244,7 +244,7 @@ class LeaderlessAdmin:
     def poll(self, _timeout: float) -> int:
         return 0
 
-    def list_offsets(self, asked, *, request_timeout):
+    def list_offsets(self, asked, *, request_timeout, isolation_level):
         self.asked += 1
         answer: Future[object] = Future()
         if self.asked <= self.refusals:
