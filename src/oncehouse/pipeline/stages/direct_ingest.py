@@ -1,6 +1,7 @@
 """The ingest stage whose tasks read Kafka themselves: epochs are planned from the ledger's offsets, without a stream.
 
-It looks at Kafka every `epoch.max_wait`; while more waits than an epoch may hold, the next one follows at once.
+It asks for the ends of the partitions every `epoch.max_wait`. What waits then is settled in as many epochs as it takes,
+one after the other.
 """
 
 from __future__ import annotations
