@@ -173,7 +173,7 @@ def test_status_and_down_of_no_stack_are_calm(tmp_path):
     assert not Path(folder).exists()
 
 
-IMAGE_EXTRAS = {"clickhouse", "pipeline", "protobuf", "messaging", "etl", "sync", "postgres"}
+IMAGE_EXTRAS = {"clickhouse", "direct", "pipeline", "protobuf", "messaging", "etl", "sync", "postgres"}
 
 
 def test_requirement_files_name_what_the_package_declares():
