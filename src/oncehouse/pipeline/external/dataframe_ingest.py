@@ -35,7 +35,7 @@ from oncehouse.pipeline.ingest.manifest import MANIFEST_SCHEMA, ReadPlan, TaskMa
 from oncehouse.pipeline.ingest.part_files import PARTITIONS, epoch_path, topic_of
 from oncehouse.pipeline.ingest.read_task import ReadTask
 from oncehouse.pipeline.spark.job_errors import translated_errors
-from oncehouse.pipeline.spark.tasks import run_tasks
+from oncehouse.pipeline.spark.tasks import name_attempt, run_tasks
 from oncehouse.pipeline.stages.ingest_stage import IngestLeaseHolder
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def read_partition(plan: FramePlan, blocks: Iterable[pa.RecordBatch]) -> Iterato
     partition = context.partitionId() if context else 0
     if partition >= PARTITIONS:
         raise PermanentError(f"the frame has more than {PARTITIONS} partitions; `coalesce` it first")
-    attempt = f"w{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+    attempt = name_attempt("w")
     coming = iter(blocks)
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0

@@ -7,7 +7,6 @@ to the catalog. If anything fails before the registration, the epoch has not hap
 from __future__ import annotations
 
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -62,7 +61,7 @@ from oncehouse.pipeline.spark.arrow_batches import (
     require_usual_size,
 )
 from oncehouse.pipeline.spark.job_errors import translated_errors
-from oncehouse.pipeline.spark.tasks import run_tasks
+from oncehouse.pipeline.spark.tasks import name_attempt, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -204,10 +203,7 @@ def read_dataframe(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
     """The read job: one task a Kafka partition, or one for all of a small epoch."""
 
     def task(blocks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+        attempt = name_attempt("r")
         with structured_logging.bound(pipeline=plan.pipeline, epoch=plan.epoch):
             try:
                 manifest = read_records(plan, attempt, require_usual_size(blocks) if plan.counted else blocks)
@@ -256,11 +252,7 @@ def _decide_all(
 
 
 def decide_task(plan: DecidePlan) -> Decision:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    attempt = f"{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
-    return decide(replace(plan, out=f"{plan.out}-{attempt}"))
+    return decide(replace(plan, out=f"{plan.out}-{name_attempt()}"))
 
 
 def assemble(

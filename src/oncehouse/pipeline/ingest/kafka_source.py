@@ -145,8 +145,7 @@ class KafkaTopics:
 
     def stable_ends(self, partitions: Iterable[tuple[str, int]]) -> Positions:
         """Up to where all transactions have ended: what a reader of committed records gets at most."""
-        found = self._ask_leaders(partitions, OffsetSpec.latest(), isolation=IsolationLevel.READ_COMMITTED)
-        return {place: end.offset for place, end in found.items()}
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
     def offsets_at(self, partitions: Iterable[tuple[str, int]], seconds: float) -> Positions:
         """The first offset of this time (seconds since 1970) or later; -1 where there is none."""
@@ -170,8 +169,14 @@ class KafkaTopics:
         except KafkaException as error:
             raise ConfigurationError(f"source.kafka.options: {describe_error(error)}") from error
 
-    def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> Positions:
-        return {place: found.offset for place, found in self._ask_leaders(partitions, spec).items()}
+    def _offsets(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Positions:
+        found = self._ask_leaders(partitions, spec, isolation)
+        return {place: one.offset for place, one in found.items()}
 
     def _ask_leaders(
         self,

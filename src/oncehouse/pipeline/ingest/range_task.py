@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import PARTITIONS
 from oncehouse.pipeline.kafka_reader.access import KafkaAccess, SourceRange, TopicPlace
-from oncehouse.pipeline.spark.tasks import run_tasks
+from oncehouse.pipeline.spark.tasks import name_attempt, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,14 +56,10 @@ def read_epoch_ranges(
 
 
 def read_range_task(plan: RangePlan) -> TaskManifest:
-    from pyspark import TaskContext
-
     # Workers alone decode and fetch; the driver, which imports this module, needs neither.
     from oncehouse.pipeline.ingest.read_task import read_records
     from oncehouse.pipeline.kafka_reader.range_reader import read_ranges
 
-    context = TaskContext.get()
-    attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
     with structured_logging.bound(pipeline=plan.read.pipeline, epoch=plan.read.epoch):
         blocks = read_ranges(plan.access, plan.ranges, headers=plan.headers)
-        return read_records(plan.read, attempt, blocks)
+        return read_records(plan.read, name_attempt("r"), blocks)

@@ -1,4 +1,4 @@
-"""The bytes of record batches without their compression, one behind the other in memory that is used again."""
+"""The bytes of record batches without their compression, one behind the other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DecompressionBuffer:
             try:
                 self.used += decompressor.decompress_into(packed, self.data[self.used :])
             except cramjam.DecompressionError:
-                # A lack of memory is told as damage is; damage is told again with more memory.
+                # Too little memory raises what damage raises; damage raises it again with more.
                 if wanted >= MOST_BYTES or len(self.data) - self.used >= MOST_BYTES:
                     raise
                 wanted = min(max(wanted, len(self.data) - self.used) * 4, MOST_BYTES)

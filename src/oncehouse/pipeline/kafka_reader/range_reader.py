@@ -20,9 +20,8 @@ from oncehouse.pipeline.kafka_reader.connection import (
     open_connection,
 )
 from oncehouse.pipeline.kafka_reader.record_batches import keep_committed, list_batches, read_batches
+from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES, BLOCK_ROWS
 
-BLOCK_ROWS = 50_000
-BLOCK_BYTES = 32 << 20
 _PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 

@@ -231,9 +231,9 @@ def _allocate(count: int, kind: type[_Item]) -> npt.NDArray[_Item]:
     return np.frombuffer(pa.allocate_buffer(max(count, 1) * width), dtype=kind)
 
 
-def _make_binary(ends: Int32, data: Bytes, has: Bits, rows: int, kind: pa.DataType | None = None) -> pa.Array:
+def _make_binary(ends: Int32, data: Bytes, has: Bits, rows: int) -> pa.Array:
     buffers = [_make_validity(has[:rows]), pa.py_buffer(ends[: rows + 1]), pa.py_buffer(data[: ends[rows]])]
-    return pa.Array.from_buffers(kind or pa.binary(), rows, buffers)
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
 def _make_validity(has: Bits) -> pa.Buffer | None:

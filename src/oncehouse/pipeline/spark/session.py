@@ -154,11 +154,11 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
             f"Spark does not start with master {pipeline.spark.master!r}: {find_reason(str(error))}. Java 17 or 21 is "
             f"needed. What Spark said is in {log}."
         ) from error
-    drop_java_includes(spark)
+    _drop_java_includes(spark)
     return spark
 
 
-def drop_java_includes(spark: SparkSession) -> None:
+def _drop_java_includes(spark: SparkSession) -> None:
     """Keep jars without Python in them off the module path of the workers.
 
     Spark puts every jar of `spark.jars.packages` there, and a worker lists all of them again before each task.

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def name_attempt(prefix: str = "") -> str:
+    """A name for what this attempt of a task writes, which no other attempt has."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return f"{prefix}{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
 
 
 def run_tasks(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,6 @@ from oncehouse.pipeline.ingest.kafka_source import KafkaTopics, Positions, check
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.range_task import read_epoch_ranges
 from oncehouse.pipeline.kafka_reader.access import make_access
-from oncehouse.pipeline.spark.job_errors import translated_errors
 from oncehouse.pipeline.stages.kafka_stream import KafkaIngestStage
 
 if TYPE_CHECKING:
@@ -62,9 +61,8 @@ class DirectIngestStage(KafkaIngestStage):
         )
         reached = dict(positions)
         while any(span.end > span.start for span in waiting) and self._gate.wait(stop.is_set):
-            size = self._size or first_size(self._pipeline.epoch)
-            ranges, waiting = cut_ranges(waiting, size.most_records)
-            with self._epoch_lock, translated_errors(self._pipeline.pipeline):
+            ranges, waiting = cut_ranges(waiting, self._known_size.most_records)
+            with self._epoch_lock:
                 self._settle(partial(self._read_ranges, ranges), ranges)
             reached |= {(span.topic, span.partition): span.end for span in ranges}
             if not once:
@@ -82,6 +80,3 @@ class DirectIngestStage(KafkaIngestStage):
                 headers=needs_headers(self._pipeline),
             )
         )
-
-    def _follow_bound(self) -> None:
-        """No stream has a bound here."""

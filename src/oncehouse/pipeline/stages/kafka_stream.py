@@ -247,7 +247,7 @@ class KafkaIngestStage(IngestLeaseHolder):
         self, micro_batch: DataFrame | None, waiting: Sequence[OffsetRange]
     ) -> tuple[OffsetRange, ...]:
         """One epoch of what waits; returns the rest. `micro_batch`: all of its records, if the stream has them."""
-        size = self._size or first_size(self._pipeline.epoch)
+        size = self._known_size
         ranges, rest = cut_ranges(waiting, size.most_records)
         records = micro_batch
         if records is None or rest:
@@ -259,11 +259,16 @@ class KafkaIngestStage(IngestLeaseHolder):
                 group=group_of(self._pipeline.pipeline),
             )
         self._settle(lambda plan: self._read(records, plan), ranges)
-        grown = self._size is not None and self._size.most_records > size.most_records
-        if rest and not grown:
-            # Epochs of this size are here to stay: the stream has consumers that read on, a cut part has not.
-            self._restart_with_bound()
+        most_records = self._known_size.most_records
+        # Epochs that no longer grow are here to stay: the stream has consumers that read on, a cut part has not.
+        if (rest and most_records <= size.most_records) or most_records > self._most_streamed:
+            self._most_streamed = most_records
+            self._resizing.set()
         return rest
+
+    @property
+    def _known_size(self) -> EpochSize:
+        return self._size or first_size(self._pipeline.epoch)
 
     def _settle(
         self, read: Callable[[ReadPlan], list[TaskManifest]], ranges: tuple[OffsetRange, ...]
@@ -296,7 +301,7 @@ class KafkaIngestStage(IngestLeaseHolder):
 
     def _follow(self, seen: SettledEpoch) -> None:
         """Let the size of epochs follow what was seen."""
-        known = self._size or first_size(self._pipeline.epoch)
+        known = self._known_size
         self._size = adjust_size(known, seen, self._pipeline.epoch)
         if self._size.most_records != known.most_records:
             structured_logging.write(
@@ -306,16 +311,6 @@ class KafkaIngestStage(IngestLeaseHolder):
                 most_records=self._size.most_records,
                 record_bytes=round(self._size.record_bytes),
             )
-        self._follow_bound()
-
-    def _follow_bound(self) -> None:
-        if self._size is not None and self._size.most_records > self._most_streamed:
-            self._restart_with_bound()
-
-    def _restart_with_bound(self) -> None:
-        if self._size is not None:
-            self._most_streamed = self._size.most_records
-        self._resizing.set()
 
     def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         known_bytes = self._size.record_bytes if self._size and not self._has_headers else 0.0
