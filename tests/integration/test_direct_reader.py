@@ -8,11 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from live_pipeline import LivePipeline, encode, make_event
+from live_pipeline import LivePipeline, encode, make_event, wait_until
 from oncehouse.devstack.kafka import KafkaServer
-from oncehouse.errors import MissingExtraError, PermanentError
+from oncehouse.errors import DataLossError, MissingExtraError, PermanentError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.pipeline.ingest import range_task
+from oncehouse.pipeline.ingest.kafka_source import KafkaTopics
+from oncehouse.pipeline.ingest.log_history import LogEnd
 from oncehouse.pipeline.kafka_reader import access
 from oncehouse.pipeline.kafka_reader.access import KafkaAccess
 
@@ -91,6 +93,23 @@ def test_a_driver_that_is_killed_doubles_and_loses_nothing(live_pipeline, point)
     live_pipeline.run()
     live_pipeline.assert_exact()
     assert len(epochs.list_epochs(live_pipeline.catalog)) > 2
+
+
+def cut_while_it_runs(live_pipeline: LivePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = LogEnd(offset=10, leader_epoch=None)
+    with live_pipeline.start() as running:
+        live_pipeline.send(EVENTS[:20])
+        running.wait_for_rows(20)
+        monkeypatch.setattr(KafkaTopics, "stable_ends", lambda _, places: dict.fromkeys(places, end.offset))
+        monkeypatch.setattr(KafkaTopics, "ends", lambda _, places: dict.fromkeys(places, end))
+        wait_until(lambda: running.error is not None, "the driver to stop")
+
+
+@pytest.mark.parametrize("reader", ["direct"], indirect=True)
+def test_a_log_that_ends_before_what_was_read_stops_a_running_driver(live_pipeline, monkeypatch):
+    """As one that was cut by an unclean election, before other records take the place of the lost ones."""
+    with pytest.raises(DataLossError, match="Kafka's log ends at offset 10"):
+        cut_while_it_runs(live_pipeline, monkeypatch)
 
 
 def test_a_missing_package_is_named_with_its_extra_before_any_data_moves(live_pipeline, monkeypatch):

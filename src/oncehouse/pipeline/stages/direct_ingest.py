@@ -31,7 +31,7 @@ class DirectIngestStage(KafkaIngestStage):
         self._access = make_access(topics.kafka)
 
     def _run_stream(self, stop: threading.Event, *, once: bool) -> None:
-        """Until partitions are added, which is a start of its own."""
+        """Until partitions are added or a log ends before what was read, which is for the next start."""
         self._resizing.clear()
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
         self._perform_requests()
@@ -51,6 +51,9 @@ class DirectIngestStage(KafkaIngestStage):
             if sum(found.partitions for found in facts.values()) != len(positions):
                 return
             ends = self._topics.stable_ends(positions)
+            if any(ends[place] < reached for place, reached in positions.items()):
+                # A log that was cut, or a leader that lags: the next start compares it with the ledger's.
+                return
 
     def _settle_up_to(
         self, positions: Positions, ends: Mapping[tuple[str, int], int], stop: threading.Event, *, once: bool
